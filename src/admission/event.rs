@@ -1,0 +1,98 @@
+//! What happened, said once.
+//!
+//! The core counts nothing for show. It says what it did, and metrics, audit log, traces and tests all derive
+//! from the same events.
+
+use crate::units::{Instant, RequestId, Span, TicketId, Usage, VirtualTokens};
+
+use super::refusal::Refusal;
+use super::request::Subject;
+use super::ticket::Outcome;
+
+/// Something the core did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A request passed every gate and waits its turn.
+    Queued {
+        /// When.
+        at: Instant,
+        /// Which.
+        request: RequestId,
+        /// Whose.
+        subject: Subject,
+    },
+    /// A request was let through.
+    Dispatched {
+        /// When.
+        at: Instant,
+        /// Which.
+        request: RequestId,
+        /// Under which ticket.
+        ticket: TicketId,
+        /// Whose.
+        subject: Subject,
+        /// How long it had waited.
+        waited: Span,
+        /// What it is expected to use.
+        expected: Usage,
+    },
+    /// A fair counter moved: at dispatch, with progress, or to the truth at the end (then perhaps downwards).
+    Charged {
+        /// When.
+        at: Instant,
+        /// For which request.
+        request: RequestId,
+        /// Whose.
+        subject: Subject,
+        /// By how much, before division by weight. Negative for a refund.
+        amount: VirtualTokens,
+    },
+    /// A ticket ended.
+    Settled {
+        /// When.
+        at: Instant,
+        /// Which request.
+        request: RequestId,
+        /// Which ticket.
+        ticket: TicketId,
+        /// Whose.
+        subject: Subject,
+        /// How.
+        outcome: Outcome,
+        /// What it was settled for.
+        usage: Usage,
+        /// Whether that usage is our estimate rather than the upstream's word.
+        estimated: bool,
+        /// What it cost.
+        cost: VirtualTokens,
+        /// From dispatch to the end.
+        lasted: Span,
+    },
+    /// A request was refused, on arrival or while queued.
+    Refused {
+        /// When.
+        at: Instant,
+        /// How long it had waited; zero when refused on arrival.
+        waited: Span,
+        /// Why, and all the rest.
+        refusal: Refusal,
+    },
+    /// A client left the queue.
+    Cancelled {
+        /// When.
+        at: Instant,
+        /// Which.
+        request: RequestId,
+        /// Whose.
+        subject: Subject,
+        /// How long it had waited.
+        waited: Span,
+    },
+    /// Somebody settled, or reported progress of, a ticket that is not live: a fault in a door, harmless here.
+    UnknownTicket {
+        /// When.
+        at: Instant,
+        /// Which.
+        ticket: TicketId,
+    },
+}

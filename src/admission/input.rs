@@ -1,0 +1,38 @@
+//! Everything that can happen to the core. A closed list.
+
+use crate::units::{PoolIndex, RequestId, TicketId, Tokens};
+
+use super::request::Request;
+use super::ticket::Ending;
+
+/// Something that happened outside.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A quoted request asks to be let through. Its verdict comes now or with a later input.
+    Arrive(Box<Request>),
+    /// The client of a queued request left. Harmless when the request is no longer queued.
+    Cancel(RequestId),
+    /// A dispatched request has produced this much output so far, in all.
+    Progress {
+        /// Which.
+        ticket: TicketId,
+        /// Output tokens since dispatch, cumulative. Going backwards changes nothing.
+        output: Tokens,
+    },
+    /// A dispatched request ended.
+    Settle {
+        /// Which.
+        ticket: TicketId,
+        /// How.
+        ending: Ending,
+    },
+    /// Somebody who holds the slots (an engine's own scheduler, an arbiter for many gateways) grants one: the
+    /// head of the pool is dispatched whatever the window says.
+    Grant(PoolIndex),
+    /// The gateway shuts down: newcomers are refused, the queue is served on.
+    Drain,
+    /// The gateway's patience with the queue is over: everything still queued is refused.
+    Flush,
+    /// Time passed and nothing else happened.
+    Tick,
+}

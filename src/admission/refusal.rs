@@ -1,0 +1,171 @@
+//! A refusal is a value: whose request, which rule, the numbers, and when to come back.
+//!
+//! "Later" and "never" are different answers, and so is "we do not know". One table, `wire/answer.rs`, turns
+//! a refusal into status, headers and body; nothing else decides those.
+
+use std::fmt;
+
+use crate::units::{Instant, RequestId, Span, Tokens};
+
+use super::request::Subject;
+
+/// Why a request is not let through, and what would have let it in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The request refused.
+    pub request: RequestId,
+    /// Whose it is.
+    pub subject: Subject,
+    /// The rule that fired, with its numbers.
+    pub reason: Reason,
+    /// When trying again makes sense.
+    pub retry: Retry,
+}
+
+/// When trying again makes sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// Not before this moment.
+    At(Instant),
+    /// Later, but nothing measured yet says when.
+    Unknown,
+    /// The same request will never be let in.
+    Never,
+}
+
+/// The rule that fired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// A queue cap was reached, on arrival or by being displaced from the queue.
+    QueueFull {
+        /// Whose cap.
+        level: Level,
+        /// In which unit.
+        unit: Unit,
+        /// The cap, in that unit.
+        cap: u64,
+        /// What was queued at that level when the request was refused, in that unit, itself not included.
+        queued: u64,
+        /// What the request would have added, in that unit.
+        asked: u64,
+        /// Whether it had been queued and was displaced by another's arrival.
+        displaced: bool,
+    },
+    /// The predicted wait exceeds what the request may wait.
+    WaitTooLong {
+        /// The wait predicted on arrival.
+        predicted: Span,
+        /// The longest it may wait: the class's `max_wait` or its own deadline, whichever is sooner.
+        allowed: Span,
+    },
+    /// It waited as long as it may and was not dispatched.
+    Expired {
+        /// How long it waited.
+        waited: Span,
+    },
+    /// It is larger than the largest request ever admitted.
+    TooLarge {
+        /// Its input plus expected output.
+        tokens: Tokens,
+        /// The most that is admitted.
+        most: Tokens,
+    },
+    /// The gateway is shutting down.
+    Draining,
+}
+
+impl Reason {
+    /// The code in headers, bodies, logs and metrics.
+    #[must_use]
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::QueueFull { .. } => "queue_full",
+            Self::WaitTooLong { .. } => "wait_too_long",
+            Self::Expired { .. } => "expired",
+            Self::TooLarge { .. } => "too_large",
+            Self::Draining => "draining",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    /// In words a newcomer can act on.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::QueueFull { level, unit, cap, queued, asked, displaced } => {
+                let (level, unit) = (level.name(), unit.name());
+                if *displaced {
+                    write!(
+                        f,
+                        "displaced from a full queue: the {level}'s cap is {cap} {unit}, and this request belonged to whoever held most of it for its weight"
+                    )
+                } else {
+                    write!(
+                        f,
+                        "the {level}'s queue is full: {queued} of {cap} {unit} are waiting and this request would add {asked}"
+                    )
+                }
+            }
+            Self::WaitTooLong { predicted, allowed } => {
+                write!(f, "the predicted wait of {predicted} is longer than the {allowed} this request may wait")
+            }
+            Self::Expired { waited } => write!(f, "not dispatched within the {waited} this request may wait"),
+            Self::TooLarge { tokens, most } => {
+                write!(f, "input plus expected output is {tokens} tokens and the largest request admitted is {most}")
+            }
+            Self::Draining => f.write_str("the gateway is shutting down"),
+        }
+    }
+}
+
+/// Whose cap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// One session's.
+    Session,
+    /// One tenant's, in one class.
+    Tenant,
+    /// One class's, in one pool.
+    Class,
+    /// One pool's.
+    Pool,
+}
+
+impl Level {
+    /// The word for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Session => "session",
+            Self::Tenant => "tenant",
+            Self::Class => "class",
+            Self::Pool => "pool",
+        }
+    }
+}
+
+/// What a cap counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Unit {
+    /// Requests.
+    Requests,
+    /// Input plus expected output tokens.
+    Tokens,
+    /// Bytes of request bodies.
+    Bytes,
+}
+
+impl Unit {
+    /// Every unit, in the order they are checked.
+    pub const ALL: [Self; 3] = [Self::Requests, Self::Tokens, Self::Bytes];
+
+    /// The word for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Requests => "requests",
+            Self::Tokens => "tokens",
+            Self::Bytes => "bytes",
+        }
+    }
+}

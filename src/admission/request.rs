@@ -1,0 +1,42 @@
+//! What the core is asked to decide on.
+
+use crate::units::{
+    Bytes, ClassIndex, Instant, Limit, PoolIndex, Price, RequestId, SessionId, TenantId, Tokens, Usage, Weight,
+};
+
+/// Whom a request belongs to, and where it competes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Subject {
+    /// The pool it wants served from.
+    pub pool: PoolIndex,
+    /// The class it competes in.
+    pub class: ClassIndex,
+    /// The verified tenant.
+    pub tenant: TenantId,
+    /// The session the client names, if any.
+    pub session: Option<SessionId>,
+}
+
+/// A quoted request: identified, routed and priced.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Its name at this gateway; never reused.
+    pub id: RequestId,
+    /// Whose it is.
+    pub subject: Subject,
+    /// The tenant's weight, frozen for this request.
+    pub weight: Weight,
+    /// The price list, frozen for this request.
+    pub price: Price,
+    /// Input as counted, and output as predicted. What is charged, held and counted against the window.
+    pub expected: Usage,
+    /// The most output it can produce, where it states a cap.
+    pub output_cap: Limit<Tokens>,
+    /// Memory its body occupies while it waits.
+    pub bytes: Bytes,
+    /// The latest moment at which being dispatched is still of use to the client. The class's `max_wait` is
+    /// applied by the core on top.
+    pub deadline: Option<Instant>,
+    /// Whether the door sees the answer as it is produced. If not, an aborted answer is charged by time.
+    pub streamed: bool,
+}

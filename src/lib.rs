@@ -1,0 +1,6 @@
+//! Token-fair admission control for LLM gateways.
+
+pub mod admission;
+pub mod ledger;
+pub mod policy;
+pub mod units;

@@ -1,0 +1,276 @@
+//! The policy as the rest of the program sees it: valid by construction.
+//!
+//! Every value here has passed its gate. Names are resolved to positions, percentages and durations are
+//! typed, and what was omitted carries its default, so nothing downstream checks a policy again. Only
+//! [`parse`](super::parse) builds one.
+
+use std::sync::Arc;
+
+use crate::units::{
+    Bytes, ClassIndex, Limit, Model, PoolIndex, Price, SessionId, Share, Span, TenantId, TokenWeight, Tokens, Weight,
+};
+
+use super::pattern::Pattern;
+
+/// A whole policy.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// Who a request belongs to.
+    pub identity: Identity,
+    /// What tokens cost.
+    pub cost: Cost,
+    /// How turns are given.
+    pub fairness: Fairness,
+    /// Priority classes, in the policy's order. Never empty.
+    pub classes: Vec<Class>,
+    /// The class of a request that names none its tenant may use.
+    pub default_class: ClassIndex,
+    /// Tenant rules; the first that matches decides. Never empty; the last matches everyone.
+    pub tenants: Vec<TenantRule>,
+    /// Pools, in the policy's order; the first with a matching model serves a request. Never empty.
+    pub pools: Vec<Pool>,
+    /// Caps on requests in flight at once.
+    pub fanout: Fanout,
+}
+
+/// Where tenant, session and wished class are read from. The first rule that yields a value decides.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Rules for the tenant, in order.
+    pub tenant: Vec<TenantSource>,
+    /// Listeners whose headers may name the tenant.
+    pub trust: Trust,
+    /// Headers that may carry a session id, in order.
+    pub session: Vec<http::HeaderName>,
+    /// Headers that may carry a wished class, in order.
+    pub class: Vec<http::HeaderName>,
+}
+
+/// One way to learn the tenant.
+#[derive(Clone, Debug)]
+pub enum TenantSource {
+    /// `Authorization: Bearer` (or `x-api-key`) looked up by its SHA-256.
+    ApiKey(Arc<KeyRing>),
+    /// A header, believed only on a trusted listener.
+    Header(http::HeaderName),
+    /// Everybody who got this far.
+    Fallback(TenantId),
+}
+
+/// The known API keys, by SHA-256. The keys themselves are never held.
+#[derive(Clone, Debug, Default)]
+pub struct KeyRing {
+    /// Every key's digest and owner.
+    pub keys: Vec<ApiKey>,
+}
+
+/// One API key.
+#[derive(Clone, Debug)]
+pub struct ApiKey {
+    /// SHA-256 of the key.
+    pub sha256: [u8; 32],
+    /// Whom it identifies.
+    pub tenant: TenantId,
+    /// What its owner calls it, for logs.
+    pub name: Option<String>,
+}
+
+/// Which listeners' headers may name the tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// Those bound to a loopback address.
+    Loopback,
+    /// Exactly these.
+    Listeners {
+        /// The reverse proxy's listener.
+        proxy: bool,
+        /// The gRPC listener.
+        grpc: bool,
+    },
+}
+
+/// What tokens cost.
+#[derive(Clone, Debug)]
+pub struct Cost {
+    /// What a token of each bucket costs, before a model's scale.
+    pub weights: TokenWeights,
+    /// Models that cost more or less; the first that matches decides.
+    pub models: Vec<ModelCost>,
+}
+
+/// Weights of the five disjoint buckets.
+#[derive(Clone, Copy, Debug)]
+pub struct TokenWeights {
+    /// Processed input.
+    pub input: TokenWeight,
+    /// Input read from a cache.
+    pub cached_input: TokenWeight,
+    /// Input written to a cache.
+    pub cache_write: TokenWeight,
+    /// Visible output.
+    pub output: TokenWeight,
+    /// Reasoning output.
+    pub reasoning: TokenWeight,
+}
+
+/// A model's cost relative to others.
+#[derive(Clone, Debug)]
+pub struct ModelCost {
+    /// Which models, by name after aliases.
+    pub matches: Pattern,
+    /// How many times the weights its tokens cost.
+    pub scale: TokenWeight,
+}
+
+/// How turns are given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fairness {
+    /// The order among siblings.
+    pub algorithm: Algorithm,
+    /// When service is charged.
+    pub charge: Charge,
+}
+
+/// The order among siblings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Algorithm {
+    /// Virtual Token Counters: the least served goes next, and idleness banks no credit.
+    Vtc,
+    /// First come, first served. A baseline: one tenant's backlog delays all.
+    Fcfs,
+    /// One request each in turn. A baseline: blind to request size.
+    RoundRobin,
+    /// The least served goes next, idleness banked. A baseline: who was idle may then starve the others.
+    LeastCounter,
+}
+
+/// When service is charged to the counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Charge {
+    /// Input and predicted output at dispatch, made true at the end.
+    Predicted,
+    /// Input at dispatch, output as it streams.
+    Streamed,
+    /// All at the end.
+    Completion,
+}
+
+/// A priority class.
+#[derive(Clone, Debug)]
+pub struct Class {
+    /// Its name, as tenants and headers use it.
+    pub name: Arc<str>,
+    /// Lower goes first.
+    pub rank: u32,
+    /// The longest a request of this class may wait for dispatch.
+    pub max_wait: Limit<Span>,
+    /// The part of the pool's service this class is owed while it has work, whatever its rank.
+    pub min_share: Share,
+}
+
+/// What one or more tenants are given.
+#[derive(Clone, Debug)]
+pub struct TenantRule {
+    /// Which tenants.
+    pub matches: Pattern,
+    /// Their weight.
+    pub weight: Weight,
+    /// The classes they may use; the first is theirs when they wish for another. Never empty.
+    pub classes: Vec<ClassIndex>,
+}
+
+/// A pool of serving capacity.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Which models it serves, by name after aliases.
+    pub models: Vec<Pattern>,
+    /// Model names replaced before anything else; the first that matches decides.
+    pub aliases: Vec<Alias>,
+    /// Where the reverse proxy sends its requests, scheme and authority and an optional path prefix.
+    pub upstream: Option<http::Uri>,
+    /// How much may be in flight.
+    pub window: Window,
+    /// The largest request ever admitted, in input plus expected output.
+    pub max_request_tokens: Limit<Tokens>,
+    /// How much may wait.
+    pub queue: QueueCaps,
+}
+
+/// A model name to be replaced.
+#[derive(Clone, Debug)]
+pub struct Alias {
+    /// Which names.
+    pub from: Pattern,
+    /// By what.
+    pub to: Model,
+}
+
+/// How much may be dispatched and unfinished.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Window {
+    /// In tokens, each request counted by input plus reserved output for its whole life.
+    pub tokens: Limit<Tokens>,
+    /// In requests.
+    pub requests: Limit<u32>,
+}
+
+/// How much may wait, at four levels.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QueueCaps {
+    /// In the whole pool.
+    pub pool: QueueCap,
+    /// In each class of it.
+    pub class: QueueCap,
+    /// Of each tenant in each class.
+    pub tenant: QueueCap,
+    /// Of each session.
+    pub session: QueueCap,
+}
+
+/// How much may wait at one level, in three units.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QueueCap {
+    /// In requests.
+    pub requests: Limit<u32>,
+    /// In input plus expected output tokens.
+    pub tokens: Limit<Tokens>,
+    /// In request bytes held in memory.
+    pub bytes: Limit<Bytes>,
+}
+
+/// Caps on requests in flight at once; the excess waits.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fanout {
+    /// Of one session. A request without a session id has no session cap.
+    pub per_session: Limit<u32>,
+    /// Of one tenant, over all pools and classes.
+    pub per_tenant: Limit<u32>,
+}
+
+/// What the policy says of one request: where it goes, what it weighs and what it costs.
+#[derive(Clone, Debug)]
+pub struct Selection {
+    /// The pool that serves the model.
+    pub pool: PoolIndex,
+    /// The model after aliases.
+    pub model: Model,
+    /// The class granted.
+    pub class: ClassIndex,
+    /// The tenant's weight.
+    pub weight: Weight,
+    /// The model's price list.
+    pub price: Price,
+}
+
+/// Who is calling, as the identity rules found it.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// The tenant, verified.
+    pub tenant: TenantId,
+    /// The session the client says this belongs to.
+    pub session: Option<SessionId>,
+    /// The class the client wishes for.
+    pub wished_class: Option<String>,
+}

@@ -1,0 +1,18 @@
+//! The quantities Tallygate reckons in, each a type of its own.
+//!
+//! A bare `u64` may be tokens, milliseconds or bytes, and the compiler cannot tell them apart; a mistake there
+//! is a tenant billed in the wrong unit. So no bare number crosses a module wall: it is wrapped here, with
+//! arithmetic only where it has meaning, and saturating where a hostile request could overflow it. This room
+//! imports nothing of the project.
+
+mod ids;
+mod limit;
+mod money;
+mod time;
+mod tokens;
+
+pub use ids::{ClassIndex, DecisionId, Model, PoolIndex, RequestId, SessionId, TenantId, TicketId};
+pub use limit::Limit;
+pub use money::{Price, VirtualTokens};
+pub use time::{Instant, Span};
+pub use tokens::{Bytes, ParseUnitError, Share, TokenWeight, Tokens, Usage, Weight};
