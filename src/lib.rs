@@ -4,3 +4,4 @@ pub mod admission;
 pub mod ledger;
 pub mod policy;
 pub mod units;
+pub mod yaml;
