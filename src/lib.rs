@@ -1,7 +1,9 @@
 //! Token-fair admission control for LLM gateways.
 
 pub mod admission;
+pub mod costing;
 pub mod ledger;
 pub mod policy;
+pub mod sim;
 pub mod units;
 pub mod yaml;
