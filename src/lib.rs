@@ -5,3 +5,4 @@ pub mod costing;
 pub mod ledger;
 pub mod policy;
 pub mod units;
+pub mod wire;
