@@ -4,6 +4,8 @@
 //! passes the answer through while watching what it really costs. What a refusal looks like on a wire stands in one
 //! table, [`answer`].
 
+pub mod answer;
 pub mod dialect;
+pub mod identity;
 
 pub use crate::costing::Call;
