@@ -4,5 +4,6 @@ pub mod admission;
 pub mod costing;
 pub mod ledger;
 pub mod policy;
+pub mod sim;
 pub mod units;
 pub mod wire;

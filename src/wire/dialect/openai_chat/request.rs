@@ -159,8 +159,9 @@ fn read_choices(raw: Option<&RawValue>) -> Result<NonZeroU32, Unreadable> {
 }
 
 /// An effort this build does not know is left to the upstream, and says nothing here.
-fn read_effort(raw: Option<&RawValue>) -> Result<Option<Effort>, Unreadable> {
-    given(raw).map_or(Ok(None), |raw| Ok(string("reasoning_effort", raw)?.parse().ok()))
+fn read_effort(raw: Option<&RawValue>) -> Result<Effort, Unreadable> {
+    let Some(raw) = given(raw) else { return Ok(Effort::Unstated) };
+    Ok(Effort::named(&string("reasoning_effort", raw)?).unwrap_or_default())
 }
 
 #[derive(Deserialize)]

@@ -50,7 +50,7 @@ fn what_bears_on_cost_is_read() {
         ],
     });
     let call = read(&body).call;
-    assert_eq!((call.choices.get(), call.effort, call.streamed), (3, Some(Effort::High), true));
+    assert_eq!((call.choices.get(), call.effort, call.streamed), (3, Effort::High, true));
     assert_eq!((call.prompt.messages, call.prompt.names), (3, 1));
     assert_eq!(call.prompt.text.pieces().collect::<Vec<_>>(), ["bob", "hello"]);
     let length = |text: &str| units::Bytes::new(text.len() as u64);
@@ -59,7 +59,7 @@ fn what_bears_on_cost_is_read() {
     let structured = "[{\"type\":\"function\"}]{\"type\":\"novelty\",\"x\":1}[{\"id\":\"c\"}]";
     assert_eq!(call.prompt.structured, length(structured));
     assert_eq!(call.bytes, length(&body.to_string()));
-    assert_eq!(read(&with("reasoning_effort", json!("ultra"))).call.effort, None);
+    assert_eq!(read(&with("reasoning_effort", json!("ultra"))).call.effort, Effort::Unstated);
 }
 
 #[test]

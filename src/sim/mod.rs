@@ -1,0 +1,17 @@
+//! The simulator: real policy, predictor, core and ledger in a world whose clock is a number.
+//!
+//! A fairness claim that only a busy GPU can test is not tested. Here the engine is a model, time jumps from
+//! event to event, and everything else is the code that runs in production, so a ten-minute overload takes
+//! a fraction of a second and the same seed gives the same run.
+
+pub mod demand;
+pub mod engine;
+pub mod measure;
+pub mod record;
+pub mod spec;
+pub mod trace;
+
+pub use demand::{Demand, Fate};
+pub use engine::{Job, JobId, NeverFits, Progress, SimEngine, Supply, Watch};
+pub use record::{Outcome, Record};
+pub use spec::{BadEngine, EngineForm, EngineSpec};
