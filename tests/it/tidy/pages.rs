@@ -6,7 +6,7 @@ use super::Finding;
 use super::source::File;
 
 /// Shorter than this an introduction says nothing.
-const LEAST_PARAGRAPH: usize = 40;
+const LEAST_PARAGRAPH: usize = 25;
 
 pub(super) fn first_paragraphs(files: &[File]) -> Vec<Finding> {
     let mut findings = Vec::new();
