@@ -3,4 +3,5 @@
 pub mod admission;
 pub mod ledger;
 pub mod policy;
+pub mod sim;
 pub mod units;

@@ -1,0 +1,11 @@
+//! The simulator: real policy, predictor, core and ledger in a world whose clock is a number.
+//!
+//! A fairness claim that only a busy GPU can test is not tested. Here the engine is a model, time jumps from
+//! event to event, and everything else is the code that runs in production, so a ten-minute overload takes
+//! a fraction of a second and the same seed gives the same run.
+
+pub mod engine;
+pub mod spec;
+
+pub use engine::{Job, JobId, NeverFits, Progress, SimEngine, Supply, Watch};
+pub use spec::{BadEngine, EngineForm, EngineSpec};

@@ -1,0 +1,248 @@
+//! The numbers of a simulated serving engine: how much it holds and how long its steps take.
+//!
+//! An engine of the continuous-batching kind is described well by a handful of constants (memory in KV
+//! tokens, a linear model of step time, how often it looks at its queue), which is why a fairness result
+//! measured on a GPU can be reproduced without one. The defaults are Llama-2-7B on one A10G, fitted to the
+//! profile published with the VTC paper. Milliseconds are what people write; inside, every number has a unit.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::units::{Span, Tokens};
+
+/// The most KV tokens, and the longest step constant, an engine file may state: far beyond real hardware,
+/// near enough that no sum of them overflows.
+const MOST_TOKENS: u64 = 1_000_000_000;
+const MOST_MS: f64 = 60_000.0;
+
+/// A simulated serving engine, as its YAML file describes it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "EngineForm")]
+pub struct EngineSpec {
+    /// Tokens its memory holds, input and output of all running requests together.
+    pub kv_tokens: Tokens,
+    /// What a decode step takes.
+    pub decode: DecodeCost,
+    /// What a prefill takes, and how much it takes at once.
+    pub prefill: PrefillCost,
+    /// Decode steps between looks at the queue, while something runs.
+    pub admit_every_steps: u32,
+    /// The most requests running at once.
+    pub max_sequences: usize,
+}
+
+/// One decode step yields one token for every running request and takes
+/// `base + per_sequence × requests + per_resident_token × resident tokens`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DecodeCost {
+    /// Whatever the batch.
+    pub base: Span,
+    /// For every running request.
+    pub per_sequence: Span,
+    /// For every token in memory.
+    pub per_resident_token: Span,
+}
+
+/// One prefill yields the first token of every request in it and takes
+/// `max(floor, per_token × input tokens) + overhead`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrefillCost {
+    /// The least it takes.
+    pub floor: Span,
+    /// For every input token that is not cached.
+    pub per_token: Span,
+    /// Whatever the input.
+    pub overhead: Span,
+    /// The most input tokens taken at once; a longer single input goes alone.
+    pub batch_tokens: Tokens,
+}
+
+impl Default for EngineSpec {
+    fn default() -> Self {
+        Self::try_from(EngineForm::default()).expect("the default engine is a valid one; a test builds it")
+    }
+}
+
+impl EngineSpec {
+    /// How long a decode step takes.
+    #[must_use]
+    pub fn decode_span(&self, sequences: usize, resident: Tokens) -> Span {
+        let sequences = u64::try_from(sequences).unwrap_or(u64::MAX);
+        let part = |each: Span, count: u64| Span::from_nanos(each.as_nanos().saturating_mul(count));
+        self.decode
+            .base
+            .saturating_add(part(self.decode.per_sequence, sequences))
+            .saturating_add(part(self.decode.per_resident_token, resident.get()))
+    }
+
+    /// How long a prefill of this much uncached input takes.
+    #[must_use]
+    pub fn prefill_span(&self, input: Tokens) -> Span {
+        let work = Span::from_nanos(self.prefill.per_token.as_nanos().saturating_mul(input.get()));
+        work.max(self.prefill.floor).saturating_add(self.prefill.overhead)
+    }
+}
+
+/// A simulated serving engine. Every key may be left out; the defaults are Llama-2-7B on one A10G.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct EngineForm {
+    /// Tokens its memory holds, input and output of all running requests together.
+    #[schemars(range(min = 2, max = 1_000_000_000))]
+    kv_tokens: u64,
+    /// What a decode step takes.
+    decode_step: DecodeForm,
+    /// What a prefill takes, and how much it takes at once.
+    prefill: PrefillForm,
+    /// Decode steps between looks at the queue, while something runs.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    admit_every_steps: u32,
+    /// The most requests running at once.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    max_sequences: u32,
+}
+
+/// What a decode step takes, in milliseconds.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct DecodeForm {
+    /// Whatever the batch.
+    #[schemars(range(min = 0, max = 60_000))]
+    base_ms: f64,
+    /// For every running request.
+    #[schemars(range(min = 0, max = 60_000))]
+    per_sequence_ms: f64,
+    /// For every token in memory.
+    #[schemars(range(min = 0, max = 60_000))]
+    per_resident_token_ms: f64,
+}
+
+/// What a prefill takes, in milliseconds, and how much it takes at once.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct PrefillForm {
+    /// The least it takes.
+    #[schemars(range(min = 0, max = 60_000))]
+    floor_ms: f64,
+    /// For every input token that is not cached.
+    #[schemars(range(min = 0, max = 60_000))]
+    per_token_ms: f64,
+    /// Whatever the input.
+    #[schemars(range(min = 0, max = 60_000))]
+    overhead_ms: f64,
+    /// The most input tokens taken at once; a longer single input goes alone.
+    #[schemars(range(min = 1, max = 1_000_000_000))]
+    batch_tokens: u64,
+}
+
+impl Default for EngineForm {
+    fn default() -> Self {
+        Self {
+            kv_tokens: 10_000,
+            decode_step: DecodeForm::default(),
+            prefill: PrefillForm::default(),
+            admit_every_steps: 10,
+            max_sequences: 1_000,
+        }
+    }
+}
+
+impl Default for DecodeForm {
+    fn default() -> Self {
+        Self { base_ms: 20.3, per_sequence_ms: 0.245, per_resident_token_ms: 0.002_02 }
+    }
+}
+
+impl Default for PrefillForm {
+    fn default() -> Self {
+        Self { floor_ms: 30.0, per_token_ms: 0.213, overhead_ms: 4.0, batch_tokens: 3_072 }
+    }
+}
+
+/// What is wrong with an engine file, every mistake in it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.join("; "))]
+pub struct BadEngine(pub Vec<String>);
+
+impl TryFrom<EngineForm> for EngineSpec {
+    type Error = BadEngine;
+
+    fn try_from(form: EngineForm) -> Result<Self, BadEngine> {
+        let mut mistakes = Vec::new();
+        let (decode, prefill) = (&form.decode_step, &form.prefill);
+        let mut count = |key: &str, value: u64, least: u64, most: u64| {
+            if !(least..=most).contains(&value) {
+                mistakes.push(format!("{key} must be between {least} and {most}, not {value}"));
+            }
+        };
+        count("kv_tokens", form.kv_tokens, 2, MOST_TOKENS);
+        count("prefill.batch_tokens", prefill.batch_tokens, 1, MOST_TOKENS);
+        count("admit_every_steps", form.admit_every_steps.into(), 1, 1_000_000);
+        count("max_sequences", form.max_sequences.into(), 1, 1_000_000);
+        let mut span = |key: &str, ms: f64| {
+            if !(0.0..=MOST_MS).contains(&ms) {
+                mistakes.push(format!("{key} must be between 0 and {MOST_MS} milliseconds, not {ms}"));
+            }
+            Span::from_secs_f64(ms / 1e3)
+        };
+        let decode = DecodeCost {
+            base: span("decode_step.base_ms", decode.base_ms),
+            per_sequence: span("decode_step.per_sequence_ms", decode.per_sequence_ms),
+            per_resident_token: span("decode_step.per_resident_token_ms", decode.per_resident_token_ms),
+        };
+        let prefill = PrefillCost {
+            floor: span("prefill.floor_ms", prefill.floor_ms),
+            per_token: span("prefill.per_token_ms", prefill.per_token_ms),
+            overhead: span("prefill.overhead_ms", prefill.overhead_ms),
+            batch_tokens: Tokens::new(prefill.batch_tokens),
+        };
+        if !mistakes.is_empty() {
+            return Err(BadEngine(mistakes));
+        }
+        Ok(Self {
+            kv_tokens: Tokens::new(form.kv_tokens),
+            decode,
+            prefill,
+            admit_every_steps: form.admit_every_steps,
+            max_sequences: usize::try_from(form.max_sequences).unwrap_or(usize::MAX),
+        })
+    }
+}
+
+impl JsonSchema for EngineSpec {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        EngineForm::schema_name()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        EngineForm::json_schema(generator)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{EngineForm, EngineSpec};
+    use crate::units::{Span, Tokens};
+
+    #[test]
+    fn the_defaults_are_the_published_engine() {
+        let spec = EngineSpec::default();
+        assert_eq!(
+            spec.decode_span(30, Tokens::new(9_000)),
+            Span::from_nanos(20_300_000 + 30 * 245_000 + 9_000 * 2_020)
+        );
+        assert_eq!(spec.prefill_span(Tokens::new(10)), Span::from_millis(34));
+        assert_eq!(spec.prefill_span(Tokens::new(1_000)), Span::from_millis(217));
+    }
+
+    #[test]
+    fn every_mistake_is_told() {
+        let form: EngineForm = serde_json::from_value(serde_json::json!({
+            "kv_tokens": 0, "admit_every_steps": 0, "decode_step": {"base_ms": -1.0}
+        }))
+        .expect("well-formed");
+        let told = EngineSpec::try_from(form).expect_err("three mistakes").0;
+        assert_eq!(told.len(), 3, "{told:?}");
+        assert!(serde_json::from_value::<EngineSpec>(serde_json::json!({"kv_token": 5})).is_err(), "a typo is refused");
+    }
+}
