@@ -6,3 +6,4 @@ pub mod ledger;
 pub mod policy;
 pub mod sim;
 pub mod units;
+pub mod yaml;
