@@ -10,9 +10,13 @@ use http::{StatusCode, header};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::costing::{COUNTED_TEXT, Encoding, Prompt, count_prompt};
 use crate::units::{Limit, Tokens};
 
 use super::length::Wish;
+
+/// The simulated model's tokenizer.
+pub(super) const ENCODING: Encoding = Encoding::O200k;
 
 /// The largest number of tokens a request may name; beyond it is nonsense, and no sum overflows below it.
 const MOST_TOKENS: u64 = 1_000_000_000;
@@ -180,15 +184,22 @@ fn delivery(form: &Form) -> Result<Delivery, Rejection> {
     }))
 }
 
-/// A token for four bytes of text, which is what English costs, and four a message for its markup.
+/// Counted as the gateway counts, so that its estimate can be judged by what the engine reports.
 fn input_tokens(messages: &[Message]) -> Tokens {
-    let bytes = |message: &Message| match &message.content {
-        Some(Content::Text(text)) => text.len(),
-        Some(Content::Parts(parts)) => parts.iter().filter_map(|part| part.text.as_ref()).map(String::len).sum(),
-        None => 0,
-    };
-    let tokens = |message| u64::try_from(bytes(message)).unwrap_or(u64::MAX).div_ceil(4) + 4;
-    messages.iter().map(|message| Tokens::new(tokens(message))).sum()
+    let mut prompt = Prompt { messages: u32::try_from(messages.len()).unwrap_or(u32::MAX), ..Prompt::default() };
+    for message in messages {
+        match &message.content {
+            Some(Content::Text(text)) => prompt.text.push(text, COUNTED_TEXT),
+            Some(Content::Parts(parts)) => {
+                parts
+                    .iter()
+                    .filter_map(|part| part.text.as_ref())
+                    .for_each(|text| prompt.text.push(text, COUNTED_TEXT));
+            }
+            None => {}
+        }
+    }
+    count_prompt(ENCODING, &prompt)
 }
 
 #[cfg(test)]

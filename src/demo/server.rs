@@ -77,6 +77,7 @@ pub async fn start(spec: EngineSpec, seed: u64, address: SocketAddr) -> std::io:
     let address = listener.local_addr()?;
     let (stop, mut stopped) = watch::channel(false);
     let kv_tokens = spec.kv_tokens;
+    chat::ENCODING.warm();
     let engine = driver::start(spec, stopped.clone());
     let shared =
         Shared { engine: engine.clone(), kv_tokens, lengths: Mutex::new(Lengths::new(seed)), next: AtomicU64::new(0) };
