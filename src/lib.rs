@@ -2,6 +2,7 @@
 
 pub mod admission;
 pub mod costing;
+pub mod demo;
 pub mod ledger;
 pub mod policy;
 pub mod sim;
