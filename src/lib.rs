@@ -2,7 +2,10 @@
 
 pub mod admission;
 pub mod costing;
+pub mod demo;
 pub mod ledger;
 pub mod policy;
 pub mod sim;
 pub mod units;
+pub mod wire;
+pub mod yaml;
