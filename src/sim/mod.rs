@@ -12,8 +12,10 @@ pub mod oracle;
 pub mod record;
 pub mod spec;
 pub mod trace;
+pub mod world;
 
 pub use demand::{Demand, Fate};
-pub use engine::{Job, JobId, NeverFits, Progress, SimEngine, Supply, Watch};
+pub use engine::{Job, JobId, Progress, SimEngine, Supply, Watch};
 pub use record::{Outcome, Record};
-pub use spec::{BadEngine, EngineForm, EngineSpec};
+pub use spec::{BadEngine, EngineForm, EngineSpec, NeverFits};
+pub use world::{Guess, Keep, Place, Run, Setup};
