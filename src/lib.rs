@@ -3,7 +3,9 @@
 pub mod admission;
 pub mod costing;
 pub mod ledger;
+pub mod observe;
 pub mod policy;
+pub mod shell;
 pub mod sim;
 pub mod units;
 pub mod wire;
