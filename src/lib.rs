@@ -2,6 +2,7 @@
 
 pub mod admission;
 pub mod costing;
+pub mod demo;
 pub mod ledger;
 pub mod observe;
 pub mod policy;
@@ -9,3 +10,4 @@ pub mod shell;
 pub mod sim;
 pub mod units;
 pub mod wire;
+pub mod yaml;

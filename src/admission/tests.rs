@@ -1,0 +1,6 @@
+//! The machine as a whole, driven by hand.
+
+mod flow;
+mod order;
+mod queue;
+mod world;

@@ -1,0 +1,152 @@
+//! What was expected, in a person's words.
+
+use serde_json::{Map, Number, Value};
+
+use super::super::mistake::excerpt;
+use super::super::tree::{Content, Node};
+
+/// Keys and values longer than this are not compared with others.
+const LONGEST_GUESS: usize = 64;
+
+/// `; did you mean ...?` when one of the known names is near.
+pub(super) fn did_you_mean<'known>(text: &str, known: impl Iterator<Item = &'known str>) -> String {
+    if text.chars().count() > LONGEST_GUESS {
+        return String::new();
+    }
+    let allowed = (text.chars().count() / 3).max(1);
+    let near = known.map(|name| (strsim::osa_distance(text, name), name)).min_by_key(|(distance, _)| *distance);
+    match near {
+        Some((distance, name)) if distance <= allowed => format!("; did you mean `{name}`?"),
+        _ => String::new(),
+    }
+}
+
+/// A key nobody knows.
+pub(super) fn unknown_key(key: &str, known: &[&str]) -> String {
+    let guess = did_you_mean(key, known.iter().copied());
+    if guess.is_empty() && known.is_empty() {
+        "is not a known key; none may stand here".into()
+    } else if guess.is_empty() {
+        format!("is not a known key; known here: {}", known.join(", "))
+    } else {
+        format!("is not a known key{guess}")
+    }
+}
+
+/// The values of a list of literals.
+pub(super) fn one_of(literals: &[&Value]) -> String {
+    let shown: Vec<String> =
+        literals.iter().map(|literal| literal.as_str().map_or(literal.to_string(), Into::into)).collect();
+    match &shown[..] {
+        [only] => only.clone(),
+        _ => format!("one of {}", shown.join(", ")),
+    }
+}
+
+/// The type a schema wants.
+pub(super) fn expected_type(rules: &Map<String, Value>) -> String {
+    let name = |name: &Value| match name.as_str() {
+        Some("object") => Some("a mapping"),
+        Some("array") => Some("a list"),
+        Some("string") => Some("text"),
+        Some("integer") => Some("a whole number"),
+        Some("number") => Some("a number"),
+        Some("boolean") => Some("true or false"),
+        _ => None,
+    };
+    match rules.get("type") {
+        Some(Value::Array(types)) => types.iter().filter_map(name).collect::<Vec<_>>().join(" or "),
+        Some(one) => name(one).unwrap_or("nothing").to_owned(),
+        None => "another value".to_owned(),
+    }
+}
+
+/// How to write what was probably meant.
+pub(super) fn type_hint(rules: &Map<String, Value>, node: &Node) -> String {
+    let wants = |wanted: &str| match rules.get("type") {
+        Some(Value::Array(types)) => types.iter().any(|name| name == wanted),
+        Some(name) => name == wanted,
+        None => false,
+    };
+    match &node.content {
+        Content::Scalar(value @ (Value::Number(_) | Value::Bool(_))) if wants("string") => {
+            format!("; to make it text, write \"{value}\" in quotes")
+        }
+        Content::Scalar(Value::String(text)) if wants("boolean") => match text.to_ascii_lowercase().as_str() {
+            "yes" | "on" => "; write true".into(),
+            "no" | "off" => "; write false".into(),
+            _ => String::new(),
+        },
+        Content::Scalar(Value::String(text)) if wants("integer") || wants("number") => {
+            let digits: String = text.chars().filter(|c| !matches!(c, '_' | ',' | ' ' | '\'')).collect();
+            if digits != *text && !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) {
+                format!("; write {}", excerpt(&digits).trim_matches('"'))
+            } else if text.parse::<f64>().is_ok() {
+                "; write it without quotes".into()
+            } else {
+                String::new()
+            }
+        }
+        Content::Scalar(_) if wants("array") => "; write it as a list, in [brackets]".into(),
+        Content::Scalar(_) | Content::List(_) | Content::Map(_) | Content::Refused => String::new(),
+    }
+}
+
+/// Why a number is outside what the schema allows.
+pub(super) fn out_of_range(rules: &Map<String, Value>, number: &Number) -> Option<String> {
+    let by_format = match rules.get("format").and_then(Value::as_str) {
+        Some("uint8") => Some((0, u64::from(u8::MAX))),
+        Some("uint16") => Some((0, u64::from(u16::MAX))),
+        Some("uint32") => Some((0, u64::from(u32::MAX))),
+        Some("uint64" | "uint") => Some((0, u64::MAX)),
+        Some("int32") => Some((i64::from(i32::MIN), 2_147_483_647)),
+        Some("int64" | "int") => Some((i64::MIN, 9_223_372_036_854_775_807)),
+        _ => None,
+    };
+    let stated = |keyword| rules.get(keyword).and_then(Value::as_number).cloned();
+    let least = stated("minimum").or_else(|| by_format.map(|(least, _)| Number::from(least)));
+    let most = stated("maximum").or_else(|| by_format.map(|(_, most)| Number::from(most)));
+    let below = least.as_ref().is_some_and(|least| is_less(number, least))
+        || stated("exclusiveMinimum").is_some_and(|least| !is_less(&least, number));
+    let above = most.as_ref().is_some_and(|most| is_less(most, number))
+        || stated("exclusiveMaximum").is_some_and(|most| !is_less(number, &most));
+    if below {
+        let bound = stated("exclusiveMinimum").map_or_else(
+            || format!("at least {}", least.map_or_else(String::new, |least| least.to_string())),
+            |least| format!("more than {least}"),
+        );
+        return Some(format!("must be {bound}, not {number}"));
+    }
+    if above {
+        let bound = stated("exclusiveMaximum").map_or_else(
+            || format!("at most {}", most.map_or_else(String::new, |most| most.to_string())),
+            |most| format!("less than {most}"),
+        );
+        return Some(format!("must be {bound}, not {number}"));
+    }
+    None
+}
+
+/// Exact for whole numbers, which `f64` would round above 2^53.
+fn is_less(left: &Number, right: &Number) -> bool {
+    match (left.as_i128(), right.as_i128()) {
+        (Some(left), Some(right)) => left < right,
+        _ => left.as_f64() < right.as_f64(),
+    }
+}
+
+/// Why a text or list is too short or too long.
+pub(super) fn wrong_length(rules: &Map<String, Value>, length: usize, unit: &str) -> Option<String> {
+    let (least, most) = match unit {
+        "item" => ("minItems", "maxItems"),
+        _ => ("minLength", "maxLength"),
+    };
+    let bound = |keyword| rules.get(keyword).and_then(Value::as_u64).and_then(|bound| usize::try_from(bound).ok());
+    let plural = |count: usize| if count == 1 { "" } else { "s" };
+    if let Some(least) = bound(least).filter(|least| length < *least) {
+        return Some(format!("must have at least {least} {unit}{}, not {length}", plural(least)));
+    }
+    bound(most)
+        .filter(|most| length > *most)
+        .map(|most| format!("must have at most {most} {unit}{}, not {length}", plural(most)))
+}

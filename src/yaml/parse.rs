@@ -1,0 +1,238 @@
+//! Text to tree, over the events of `saphyr-parser`.
+//!
+//! What is outside the accepted language is reported where it stands and parsing goes on, so that one run
+//! tells all. Only what leaves the rest unreadable ends it: broken syntax, a second document, or a bound
+//! reached.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span, StrInput};
+use serde_json::Value;
+
+use super::mistake::{Mistake, Mistakes, Position, excerpt};
+use super::trail::Trail;
+use super::tree::{Content, Entry, Node, Positions};
+use super::{MAX_BYTES, MAX_DEPTH, MAX_KEY_CHARS, MAX_NODES, scalar};
+
+/// A tree, and what was wrong with the text it came from.
+pub(super) struct Parsed {
+    pub(super) positions: Positions,
+    pub(super) mistakes: Reporter,
+}
+
+/// Collects mistakes of one file and keeps their positions inside it.
+pub(super) struct Reporter {
+    file: Arc<str>,
+    line_lengths: Vec<usize>,
+    mistakes: Mistakes,
+}
+
+impl Reporter {
+    fn new(file: &str, text: &str) -> Self {
+        let text = text.replace("\r\n", "\n");
+        let line_lengths = text.split(['\n', '\r']).map(|line| line.chars().count()).collect();
+        Self { file: file.into(), line_lengths, mistakes: Mistakes::none() }
+    }
+
+    /// Adds a mistake about the part the trail leads to.
+    pub(super) fn report(&mut self, position: Position, trail: &Trail, message: String) {
+        self.mistakes.push(Mistake { file: Arc::clone(&self.file), position, path: trail.to_string(), message });
+    }
+
+    pub(super) fn into_result(self) -> Result<(), Mistakes> {
+        self.mistakes.into_result()
+    }
+
+    /// The parser's position as one inside the text: the end of a text may be told as a line beyond it.
+    fn position(&self, marker: Marker) -> Position {
+        let line = marker.line().clamp(1, self.line_lengths.len());
+        let column = if marker.line() > line { usize::MAX } else { marker.col() + 1 };
+        Position { line, column: column.min(self.line_lengths[line - 1] + 1) }
+    }
+}
+
+/// Reads the one document of a text.
+pub(super) fn parse(source_name: &str, text: &str) -> Result<Parsed, Mistakes> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    if text.len() > MAX_BYTES {
+        let message = format!("is larger than the {MAX_BYTES} bytes that are accepted");
+        let file = source_name.into();
+        return Err(Mistake { file, position: Position::START, path: String::new(), message }.into());
+    }
+    let reporter = Reporter::new(source_name, text);
+    let mut reader = Reader { events: Parser::new_from_str(text), reporter, trail: Trail::default(), nodes: 0 };
+    match reader.document() {
+        Ok(root) => {
+            let positions = Positions::new(Arc::clone(&reader.reporter.file), root);
+            Ok(Parsed { positions, mistakes: reader.reporter })
+        }
+        Err(Unreadable { position, message }) => {
+            reader.reporter.report(position, &reader.trail, message);
+            Err(reader.reporter.into_result().expect_err("one was just reported"))
+        }
+    }
+}
+
+/// Why nothing after this place can be read.
+struct Unreadable {
+    position: Position,
+    message: String,
+}
+
+struct Reader<'text> {
+    events: Parser<'text, StrInput<'text>>,
+    reporter: Reporter,
+    trail: Trail,
+    nodes: usize,
+}
+
+impl<'text> Reader<'text> {
+    fn next(&mut self) -> Result<(Event<'text>, Span), Unreadable> {
+        match self.events.next_event() {
+            Some(Ok(event)) => Ok(event),
+            Some(Err(error)) => {
+                let position = self.reporter.position(*error.marker());
+                Err(Unreadable { position, message: format!("is not YAML: {}", error.info()) })
+            }
+            None => Err(Unreadable { position: Position::START, message: "is not YAML: it ends too early".into() }),
+        }
+    }
+
+    fn report(&mut self, position: Position, message: String) {
+        self.reporter.report(position, &self.trail, message);
+    }
+
+    fn document(&mut self) -> Result<Node, Unreadable> {
+        let mut root = None;
+        loop {
+            let (event, span) = self.next()?;
+            match event {
+                Event::Nothing | Event::StreamStart | Event::DocumentStart(_) | Event::DocumentEnd => {}
+                Event::StreamEnd => {
+                    let empty = Node { position: Position::START, content: Content::Scalar(Value::Null) };
+                    return Ok(root.unwrap_or(empty));
+                }
+                event if root.is_none() => root = Some(self.node(event, span, 1)?),
+                _ => {
+                    let position = self.reporter.position(span.start);
+                    let message = "a second document begins here; a file holds one".into();
+                    return Err(Unreadable { position, message });
+                }
+            }
+        }
+    }
+
+    fn node(&mut self, event: Event<'text>, span: Span, depth: usize) -> Result<Node, Unreadable> {
+        let position = self.reporter.position(span.start);
+        self.nodes += 1;
+        if depth > MAX_DEPTH {
+            return Err(Unreadable { position, message: format!("is nested deeper than {MAX_DEPTH} levels") });
+        }
+        if self.nodes > MAX_NODES {
+            return Err(Unreadable { position, message: format!("has more than the {MAX_NODES} values accepted") });
+        }
+        let (anchor, tag) = match &event {
+            Event::Scalar(_, _, anchor, tag) | Event::SequenceStart(anchor, tag) | Event::MappingStart(anchor, tag) => {
+                (*anchor, tag.is_some())
+            }
+            _ => (0, false),
+        };
+        if anchor > 0 {
+            self.report(position, "anchors (&name) are not accepted; write the value out".into());
+        }
+        if tag {
+            let message = "tags (!name) are not accepted; to make a value text, put it in quotes";
+            self.report(position, message.into());
+        }
+        let content = match event {
+            Event::Scalar(..) if tag => Content::Refused,
+            Event::Scalar(text, style, ..) => self.scalar(&text, style, position),
+            Event::SequenceStart(..) => self.list(depth)?,
+            Event::MappingStart(..) => self.map(depth)?,
+            Event::Alias(_) => {
+                let message = "aliases (*name) are not accepted; write the value out";
+                self.report(position, message.into());
+                Content::Refused
+            }
+            _ => return Err(Unreadable { position, message: "is not YAML: a value is missing here".into() }),
+        };
+        Ok(Node { position, content })
+    }
+
+    fn scalar(&mut self, text: &str, style: ScalarStyle, position: Position) -> Content {
+        if style != ScalarStyle::Plain {
+            return Content::Scalar(Value::String(text.to_owned()));
+        }
+        scalar::resolve(text).map(Content::Scalar).unwrap_or_else(|message| {
+            self.report(position, format!("{}: {message}", excerpt(text)));
+            Content::Refused
+        })
+    }
+
+    fn list(&mut self, depth: usize) -> Result<Content, Unreadable> {
+        let mut nodes = Vec::new();
+        loop {
+            match self.next()? {
+                (Event::SequenceEnd, _) => return Ok(Content::List(nodes)),
+                (event, span) => {
+                    self.trail.push_index(nodes.len());
+                    nodes.push(self.node(event, span, depth + 1)?);
+                    self.trail.pop();
+                }
+            }
+        }
+    }
+
+    fn map(&mut self, depth: usize) -> Result<Content, Unreadable> {
+        let mut entries = Vec::new();
+        let mut seen: HashMap<String, Position> = HashMap::new();
+        loop {
+            let (event, span) = self.next()?;
+            if event == Event::MappingEnd {
+                return Ok(Content::Map(entries));
+            }
+            let position = self.reporter.position(span.start);
+            let key = self.key(event, span, depth)?;
+            self.trail.push_key(key.as_deref().unwrap_or("?"));
+            if let Some(first) = key.as_ref().and_then(|key| seen.get(key)) {
+                self.report(position, format!("is given twice; first on line {}", first.line));
+            }
+            let (event, span) = self.next()?;
+            let value = self.node(event, span, depth + 1)?;
+            self.trail.pop();
+            let Some(key) = key.filter(|key| !seen.contains_key(key)) else { continue };
+            seen.insert(key.clone(), position);
+            entries.push(Entry { key, position, value });
+        }
+    }
+
+    /// A key as text; `None` when it was reported as none.
+    fn key(&mut self, event: Event<'text>, span: Span, depth: usize) -> Result<Option<String>, Unreadable> {
+        let position = self.reporter.position(span.start);
+        let style = if let Event::Scalar(_, style, ..) = &event { Some(*style) } else { None };
+        let literal = if let Event::Scalar(text, ..) = &event { Some(text.to_string()) } else { None };
+        let node = self.node(event, span, depth + 1)?;
+        if matches!(node.content, Content::Refused) {
+            return Ok(None);
+        }
+        let problem = match &literal {
+            None => Some("a key must be text".to_owned()),
+            Some(text) if text == "<<" && style == Some(ScalarStyle::Plain) => {
+                Some("merge keys (<<) are not accepted; write the keys out".to_owned())
+            }
+            Some(text) if text.is_empty() => Some("a key must not be empty".to_owned()),
+            Some(text) if text.chars().count() > MAX_KEY_CHARS => {
+                Some(format!("a key must not be longer than {MAX_KEY_CHARS} characters"))
+            }
+            Some(_) => None,
+        };
+        Ok(match problem {
+            Some(message) => {
+                self.report(position, message);
+                None
+            }
+            None => literal,
+        })
+    }
+}

@@ -1,0 +1,241 @@
+//! Who may import whom, and what may not be named in the rooms that must stay pure.
+//!
+//! The table below is the architecture. A path that starts with `crate::` (in a `use`, a nested group or an
+//! expression) or climbs out of its room with `super::` is an edge, and an edge that is not in the table fails.
+
+use super::Finding;
+use super::source::File;
+
+/// What each room may import besides itself. `*` means everything.
+const MAY_IMPORT: [(&str, &[&str]); 15] = [
+    ("units", &[]),
+    ("yaml", &[]),
+    ("policy", &["units", "yaml"]),
+    ("ledger", &["units"]),
+    ("admission", &["units", "policy", "ledger"]),
+    ("costing", &["units", "policy"]),
+    ("sim", &["units", "yaml", "policy", "admission", "ledger", "costing"]),
+    ("observe", &["units", "policy", "admission", "ledger"]),
+    ("shell", &["units", "policy", "admission", "ledger", "costing", "observe"]),
+    ("wire", &["units", "policy", "admission", "ledger", "costing", "observe", "shell", "settings"]),
+    ("demo", &["units", "yaml", "costing", "sim", "wire::dialect"]),
+    ("settings", &["units"]),
+    ("app", &["*"]),
+    ("cli", &["*"]),
+    ("main", &["*"]),
+];
+
+/// Files held to less than their room: the oracle judges the core and must know nothing of it.
+const STRICTER: [(&str, &[&str]); 2] = [("src/sim/oracle.rs", &["units"]), ("src/sim/oracle/", &["units"])];
+
+const CORE: [&str; 3] = ["admission", "ledger", "costing"];
+const CLOCKLESS: [&str; 9] =
+    ["units", "yaml", "policy", "ledger", "admission", "costing", "sim", "observe", "settings"];
+
+/// What the core may not name, and why.
+const NOT_IN_CORE: [(&str, &str); 19] = [
+    ("tokio", "the core has no tasks; the shell drives it"),
+    ("std::io", "the core does no IO; it returns effects"),
+    ("std::fs", "the core does no IO; it returns effects"),
+    ("std::net", "the core does no IO; it returns effects"),
+    ("std::env", "the core reads no environment; the policy tells it"),
+    ("std::thread", "the core is single-threaded; the shell owns it"),
+    ("std::process", "the core does no IO; it returns effects"),
+    ("Mutex", "the core has no locks; the shell owns it"),
+    ("RwLock", "the core has no locks; the shell owns it"),
+    ("async fn", "the core is sync; only doors and ledger adapters wait"),
+    (".await", "the core is sync; only doors and ledger adapters wait"),
+    ("rand::rng", "chance is seeded, so that a run replays"),
+    ("from_os_rng", "chance is seeded, so that a run replays"),
+    ("Serialize", "core types have no wire form; doors translate"),
+    ("Deserialize", "core types have no wire form; doors translate"),
+    ("println!", "the core emits events; others print"),
+    ("eprintln!", "the core emits events; others print"),
+    ("tracing::", "the core emits events; others log"),
+    ("prometheus", "the core emits events; others count"),
+];
+
+const CLOCKS: [(&str, &str); 4] = [
+    ("Instant::now", "time is an input here; clocks are read in the shell"),
+    ("SystemTime", "time is an input here; clocks are read in the shell"),
+    ("tokio::time", "time is an input here; timers belong to the shell"),
+    ("thread::sleep", "nothing sleeps"),
+];
+
+pub(super) fn imports(files: &[File]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in files.iter().filter(|file| file.is_rust()) {
+        let Some(room) = file.room().filter(|room| *room != "lib") else { continue };
+        let allowed = STRICTER
+            .iter()
+            .find(|(prefix, _)| file.path.starts_with(prefix))
+            .map(|(_, allowed)| *allowed)
+            .or_else(|| MAY_IMPORT.iter().find(|(name, _)| *name == room).map(|(_, allowed)| *allowed));
+        let Some(allowed) = allowed else {
+            findings.push(file.finding(1, format!("room {room:?} is not in tidy's table of who may import whom")));
+            continue;
+        };
+        let strict = STRICTER.iter().any(|(prefix, _)| file.path.starts_with(prefix));
+        for (line, path) in outward_paths(file) {
+            let own = !strict && path.split("::").next() == Some(room);
+            let own_oracle = strict && path.starts_with("sim::oracle");
+            let listed =
+                allowed.iter().any(|edge| *edge == "*" || path == *edge || path.starts_with(&format!("{edge}::")));
+            if !(own || own_oracle || listed) {
+                findings
+                    .push(file.finding(line, format!("{room} may not import {path} (it may: {})", allowed.join(", "))));
+            }
+        }
+    }
+    findings
+}
+
+pub(super) fn pure_rooms(files: &[File]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in files.iter().filter(|file| file.is_rust()) {
+        let room = file.room().unwrap_or_default();
+        let clocks = CLOCKS.iter().filter(|_| CLOCKLESS.contains(&room));
+        let purity = NOT_IN_CORE.iter().filter(|_| CORE.contains(&room));
+        for (word, reason) in clocks.chain(purity) {
+            for (line, code) in file.shipped_lines() {
+                if contains_word(code, word) {
+                    findings.push(file.finding(line, format!("`{word}` in {room}: {reason}")));
+                }
+            }
+        }
+    }
+    findings
+}
+
+/// Whether `word` stands in `code` with no identifier running into it from the left or on to the right.
+fn contains_word(code: &str, word: &str) -> bool {
+    let is_ident = |c: char| c.is_alphanumeric() || c == '_';
+    code.match_indices(word).any(|(at, _)| {
+        let open_left = word.starts_with(is_ident) && code[..at].ends_with(is_ident);
+        let open_right = word.ends_with(is_ident) && code[at + word.len()..].starts_with(is_ident);
+        !open_left && !open_right
+    })
+}
+
+/// Every path out of the file's own module in what ships, from the crate's root, with its line.
+fn outward_paths(file: &File) -> Vec<(usize, String)> {
+    let code = file.shipped();
+    let depth = depth(&file.path);
+    let mut paths = Vec::new();
+    for (at, _) in code.match_indices("crate::") {
+        if !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == '$') {
+            expand(at, "", &code[at + "crate::".len()..], &mut paths);
+        }
+    }
+    for (at, _) in code.match_indices("super::") {
+        if code[..at].ends_with("super::") {
+            continue;
+        }
+        let mut rest = &code[at..];
+        let mut climbed = 0;
+        while let Some(higher) = rest.strip_prefix("super::") {
+            (climbed, rest) = (climbed + 1, higher);
+        }
+        if climbed >= depth {
+            expand(at, "", rest, &mut paths);
+        }
+    }
+    paths.into_iter().map(|(at, path)| (code[..at].matches('\n').count() + 1, path)).collect()
+}
+
+/// How many modules lie between the crate's root and the items of this file.
+fn depth(path: &str) -> usize {
+    let inside = path.strip_prefix("src/").unwrap_or(path);
+    let folders = inside.matches('/').count();
+    if inside.ends_with("mod.rs") { folders } else { folders + 1 }
+}
+
+/// Adds the paths that `rest` begins: one, or one for each item of a group, however deeply nested.
+fn expand(at: usize, prefix: &str, rest: &str, paths: &mut Vec<(usize, String)>) {
+    let name: String = rest.chars().take_while(|c| c.is_alphanumeric() || matches!(c, '_' | ':')).collect();
+    let path = format!("{prefix}{name}");
+    let Some(group) = rest[name.len()..].strip_prefix('{') else {
+        paths.push((at, path.trim_end_matches(':').to_owned()));
+        return;
+    };
+    let mut depth = 0_usize;
+    let mut starts_item = true;
+    for (index, c) in group.char_indices() {
+        match c {
+            '}' if depth == 0 => return,
+            '}' => depth -= 1,
+            ',' if depth == 0 => starts_item = true,
+            c if c.is_whitespace() => {}
+            _ => {
+                if std::mem::take(&mut starts_item) {
+                    expand(at, &path, &group[index..], paths);
+                }
+                depth += usize::from(c == '{');
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod samples {
+    use super::{File, imports, pure_rooms};
+
+    fn import_findings(path: &str, text: &str) -> usize {
+        imports(&[File::new(path, text)]).len()
+    }
+
+    #[test]
+    fn an_edge_outside_the_table_fails_however_it_is_written() {
+        for bad in [
+            "use crate::policy::Policy;",
+            "use crate::{units::Tokens, policy::{model, }};",
+            "fn f() { crate::shell::run(); }",
+            "pub use super::super::wire::x;",
+        ] {
+            assert_eq!(import_findings("src/ledger/memory.rs", bad), 1, "{bad}");
+        }
+        for good in [
+            "use crate::units::{Tokens, Span};",
+            "use super::entry::Entry;",
+            "use crate::ledger::Entry;",
+            "// crate::shell",
+        ] {
+            assert_eq!(import_findings("src/ledger/memory.rs", good), 0, "{good}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_room_may_be_allowed_and_the_oracle_is_held_to_less() {
+        assert_eq!(import_findings("src/demo/chat.rs", "use crate::wire::dialect::sse;"), 0);
+        assert_eq!(import_findings("src/demo/chat.rs", "use crate::wire::{dialect::{sse, x}};"), 0);
+        assert_eq!(import_findings("src/demo/chat.rs", "use crate::wire::{dialect::sse, proxy};"), 1);
+        assert_eq!(import_findings("src/sim/oracle.rs", "use crate::admission::Engine;"), 1);
+        assert_eq!(import_findings("src/sim/oracle.rs", "use crate::sim::world::World;"), 1);
+        assert_eq!(import_findings("src/sim/oracle.rs", "use crate::units::Tokens;"), 0);
+        assert_eq!(import_findings("src/attic/mod.rs", "fn f() {}"), 1, "an unknown room");
+    }
+
+    #[test]
+    fn a_climb_out_of_the_room_is_an_edge_and_one_inside_it_is_not() {
+        assert_eq!(import_findings("src/units/a/b.rs", "use super::super::super::wire::x;"), 1);
+        assert_eq!(import_findings("src/units/a/b.rs", "use super::super::wire::x;"), 0);
+    }
+
+    #[test]
+    fn clocks_tasks_and_wire_forms_are_found_in_the_core_only() {
+        let found = |path: &str, text: &str| pure_rooms(&[File::new(path, text)]).len();
+        for bad in [
+            "let t = std::time::Instant::now();",
+            "use tokio::sync::mpsc;",
+            "#[derive(Serialize)]",
+            "let x = rand::rng();",
+            "let x = y.await;",
+        ] {
+            assert_eq!(found("src/admission/engine.rs", bad), 1, "{bad}");
+        }
+        assert_eq!(found("src/shell/clock.rs", "let t = std::time::Instant::now();"), 0);
+        assert_eq!(found("src/sim/world.rs", "let t = std::time::Instant::now();"), 1);
+        assert_eq!(found("src/admission/engine.rs", "// tokio\nlet s = \"tokio\"; let tokio_like = 1;"), 0);
+        assert_eq!(found("src/admission/engine.rs", "#[cfg(test)]\nmod tests {\n use tokio::x;\n}"), 0);
+    }
+}
