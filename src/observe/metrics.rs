@@ -117,7 +117,11 @@ impl Metrics {
                 "Requests answered by the door itself: malformed, unidentified, upstream unreachable and the like.",
                 &["reason"],
             )?,
-            settled: count("tallygate_settled_total", "Requests that ended after being let through.", &with("outcome"))?,
+            settled: count(
+                "tallygate_settled_total",
+                "Requests that ended after being let through.",
+                &with("outcome"),
+            )?,
             estimated: count(
                 "tallygate_estimated_usage_total",
                 "Requests settled by estimate because the upstream reported no usage.",
@@ -126,12 +130,24 @@ impl Metrics {
             tokens: count("tallygate_tokens_total", "Tokens settled.", &with("bucket"))?,
             service,
             waited: histogram("tallygate_queue_seconds", "Time from arrival to dispatch.", &["pool", "class"])?,
-            lasted: histogram("tallygate_request_seconds", "Time from dispatch to the end.", &["pool", "class", "outcome"])?,
+            lasted: histogram(
+                "tallygate_request_seconds",
+                "Time from dispatch to the end.",
+                &["pool", "class", "outcome"],
+            )?,
             unknown_tickets: count("tallygate_unknown_tickets_total", "Reports on tickets that are not live.", &[])?,
             queued_requests: gauge("tallygate_queued_requests", "Requests waiting.", &["pool", "class"])?,
             queued_tokens: gauge("tallygate_queued_tokens", "Tokens waiting.", &["pool", "class"])?,
-            oldest_wait: gauge("tallygate_oldest_wait_seconds", "How long the oldest request has waited.", &["pool", "class"])?,
-            in_flight_requests: gauge("tallygate_in_flight_requests", "Requests dispatched and unfinished.", &["pool"])?,
+            oldest_wait: gauge(
+                "tallygate_oldest_wait_seconds",
+                "How long the oldest request has waited.",
+                &["pool", "class"],
+            )?,
+            in_flight_requests: gauge(
+                "tallygate_in_flight_requests",
+                "Requests dispatched and unfinished.",
+                &["pool"],
+            )?,
             in_flight_tokens: gauge("tallygate_in_flight_tokens", "Their tokens.", &["pool"])?,
             prediction: gauge("tallygate_prediction_error_tokens", "Error of the output prediction.", &["measure"])?,
             tenants: Mutex::new(HashSet::new()),
@@ -147,23 +163,23 @@ impl Metrics {
         match event {
             Event::Dispatched { subject, waited, .. } => {
                 let [pool, class, tenant] = inner.who(subject);
-                inner.admitted.with_label_values(&[pool, class, &*tenant]).inc();
+                inner.admitted.with_label_values(&[pool, class, tenant]).inc();
                 inner.waited.with_label_values(&[pool, class]).observe(waited.as_secs_f64());
             }
             Event::Refused { refusal, .. } => {
                 let [pool, class, tenant] = inner.who(&refusal.subject);
-                inner.refused.with_label_values(&[pool, class, &*tenant, refusal.reason.code()]).inc();
+                inner.refused.with_label_values(&[pool, class, tenant, refusal.reason.code()]).inc();
             }
             Event::Cancelled { subject, .. } => {
                 inner.cancelled.with_label_values(&inner.who(subject)).inc();
             }
             Event::Settled { subject, outcome, usage, estimated, cost, lasted, .. } => {
                 let [pool, class, tenant] = inner.who(subject);
-                inner.settled.with_label_values(&[pool, class, &*tenant, outcome.name()]).inc();
+                inner.settled.with_label_values(&[pool, class, tenant, outcome.name()]).inc();
                 inner.lasted.with_label_values(&[pool, class, outcome.name()]).observe(lasted.as_secs_f64());
-                inner.service.with_label_values(&[pool, class, &*tenant]).inc_by(cost.as_f64().max(0.0));
+                inner.service.with_label_values(&[pool, class, tenant]).inc_by(cost.as_f64().max(0.0));
                 for (bucket, tokens) in buckets(usage) {
-                    inner.tokens.with_label_values(&[pool, class, &*tenant, bucket]).inc_by(tokens.get());
+                    inner.tokens.with_label_values(&[pool, class, tenant, bucket]).inc_by(tokens.get());
                 }
                 if *estimated {
                     inner.estimated.with_label_values(&[pool, outcome.name()]).inc();

@@ -104,9 +104,10 @@ impl Desk {
     fn deadline(&self, ask: &Ask, output: Tokens) -> Option<Instant> {
         let pace = self.paces[ask.selection.pool.index()];
         let dispatch = ask.patience.dispatch.map(|span| ask.arrived + span);
-        let answer = ask.patience.answer.map(|span| {
-            ask.arrived + span.saturating_sub(pace.until_useful(ask.call.streamed, output))
-        });
+        let answer = ask
+            .patience
+            .answer
+            .map(|span| ask.arrived + span.saturating_sub(pace.until_useful(ask.call.streamed, output)));
         dispatch.into_iter().chain(answer).min()
     }
 

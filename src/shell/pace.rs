@@ -41,9 +41,8 @@ impl Pace {
 
 fn blend(mean: Option<Span>, newest: Span) -> Span {
     let Some(mean) = mean else { return newest };
-    Span::from_nanos(mean.as_nanos() - mean.as_nanos() / SMOOTHING).saturating_add(Span::from_nanos(
-        newest.as_nanos() / SMOOTHING,
-    ))
+    Span::from_nanos(mean.as_nanos() - mean.as_nanos() / SMOOTHING)
+        .saturating_add(Span::from_nanos(newest.as_nanos() / SMOOTHING))
 }
 
 #[cfg(test)]
