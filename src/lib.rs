@@ -7,4 +7,5 @@ pub mod ledger;
 pub mod policy;
 pub mod sim;
 pub mod units;
+pub mod wire;
 pub mod yaml;

@@ -1,16 +1,67 @@
-//! The admission core: who goes next, who waits, who is refused. Sans-IO.
+//! The admission core: who goes next, who waits, who is refused.
+//!
+//! # In one page
+//!
+//! Many tenants share a pool of serving capacity that takes only so much at once (its *window*). Each request
+//! that cannot go at once waits in a tree, pool → class → tenant → session. Whenever the window has room, the
+//! core walks down the tree: the class that is owed its share or else the first by rank, in it the eligible
+//! tenant with the least virtual tokens over weight, in it the session with the least, in it the request with
+//! the earliest deadline. If that request, the *head*, does not fit the window, everybody waits for it.
+//!
+//! Dispatch hands out a [`Ticket`] and charges the tenant the request's expected cost; progress charges what
+//! exceeds it; the ticket's end makes it true. So an expensive request pushes its tenant back by what it costs,
+//! whoever is least served goes next, and nobody needs a rate limit to be protected from a neighbour.
+//!
+//! # The machine
+//!
+//! [`Engine::on`] takes the time and an [`Input`] and returns [`Effect`]s; [`Engine::next_wakeup`] says when it
+//! wants to be woken. There is no IO, no clock, no task, no lock and no unseeded chance here, so the same core
+//! runs under every door and in the simulator, and gives equal decisions for equal inputs.
+//!
+//! # Where to read
+//!
+//! | file | rule |
+//! |---|---|
+//! | `order` | the gates, and their order |
+//! | `queue`, `displace` | queue caps, and who leaves when a shared one is reached |
+//! | `deadline` | the predicted wait |
+//! | `vtc`, `debt` | the fair order, and debts outlasting their names |
+//! | `class` | ranks and owed shares |
+//! | `fanout` | caps on requests in flight |
+//! | `window`, `pool` | how much may be in flight, and which request is next |
+//! | `flight`, `settle` | what a request is charged, held and settled for |
+//! | `tree`, `engine` | the bookkeeping, and the machine itself |
 
+mod class;
+mod deadline;
+mod debt;
+mod displace;
 mod effect;
+mod engine;
 mod event;
+mod fanout;
+mod flight;
 mod input;
+mod order;
+mod pool;
+mod queue;
 mod refusal;
 mod request;
+mod settle;
 mod ticket;
+mod tree;
 mod view;
+mod vtc;
+mod window;
+
+#[cfg(test)]
+mod tests;
 
 pub use effect::{Effect, Verdict};
+pub use engine::{Engine, Options};
 pub use event::Event;
 pub use input::Input;
+pub use pool::Slots;
 pub use refusal::{Level, Reason, Refusal, Retry, Unit};
 pub use request::{Request, Subject};
 pub use ticket::{Ending, Outcome, Reported, Ticket};

@@ -1,11 +1,14 @@
 //! What can be seen of the core from outside: plain copies, for the admin API and tests.
 
 use crate::units::{
-    ClassIndex, Instant, PoolIndex, RequestId, SessionId, Share, TenantId, TicketId, Tokens, Usage, VirtualTokens,
-    Weight,
+    Bytes, ClassIndex, Instant, PoolIndex, RequestId, SessionId, Share, TenantId, TicketId, Tokens, Usage,
+    VirtualTokens, Weight,
 };
 
+use super::engine::Engine;
+use super::pool::Pool;
 use super::request::Subject;
+use super::tree::Waiting;
 
 /// A tenant that has something queued or in flight, or a counter that is remembered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +58,7 @@ pub struct QueueView {
     /// Their tokens.
     pub tokens: Tokens,
     /// Their bytes.
-    pub bytes: crate::units::Bytes,
+    pub bytes: Bytes,
     /// Tenants that have something waiting that nothing of their own holds back.
     pub eligible_tenants: usize,
     /// When the oldest waiting request arrived.
@@ -123,4 +126,123 @@ pub struct Head {
     pub expected: Usage,
     /// The session, of use to whoever grants slots by affinity.
     pub session: Option<SessionId>,
+}
+
+impl Engine {
+    /// Every tenant that has work, or whose counter is remembered by name; in order of pool, class and name.
+    #[must_use]
+    pub fn tenants(&self) -> Vec<TenantView> {
+        let mut views: Vec<_> = self.pools.iter().flat_map(tenants_of).collect();
+        views.sort_by(|a, b| (a.pool, a.class, &a.tenant).cmp(&(b.pool, b.class, &b.tenant)));
+        views
+    }
+
+    /// Every session of a tenant that has work, or whose counter is remembered by name.
+    #[must_use]
+    pub fn sessions(&self, tenant: &TenantId) -> Vec<SessionView> {
+        let nodes = self.pools.iter().flat_map(|pool| pool.tree.tenants.iter().map(move |(_, node)| (pool, node)));
+        let mut views: Vec<_> = nodes
+            .filter(|(_, node)| node.name == *tenant)
+            .flat_map(|(pool, node)| {
+                node.sessions.iter().map(move |(session, key)| {
+                    let seen = &pool.tree.sessions[*key];
+                    let (pool, class, tenant, session) = (pool.index, node.class, node.name.clone(), session.clone());
+                    SessionView {
+                        subject: Subject { pool, class, tenant, session },
+                        virtual_tokens: seen.member.v(),
+                        queued_requests: seen.queued.requests,
+                        in_flight_requests: seen.in_flight,
+                    }
+                })
+            })
+            .collect();
+        views.sort_by(|a, b| a.subject.cmp(&b.subject));
+        views
+    }
+
+    /// Every class's queue in every pool, in the policy's order.
+    #[must_use]
+    pub fn queues(&self) -> Vec<QueueView> {
+        let views = self.pools.iter().flat_map(|pool| {
+            (0u16..).zip(&pool.tree.classes).map(move |(position, class)| QueueView {
+                pool: pool.index,
+                class: ClassIndex::new(position),
+                requests: class.queued.requests,
+                tokens: class.queued.tokens,
+                bytes: class.queued.bytes,
+                eligible_tenants: class.contest.eligible_count(),
+                oldest_arrival: pool.tree.oldest(ClassIndex::new(position)),
+                drain_rate: class.drain.per_second(self.now()),
+                min_share: class.owed.min_share(),
+                owed: class.owed.deficit(),
+            })
+        });
+        views.collect()
+    }
+
+    /// Every pool's window, in the policy's order.
+    #[must_use]
+    pub fn pools(&self) -> Vec<PoolView> {
+        let views = self.pools.iter().map(|pool| PoolView {
+            pool: pool.index,
+            in_flight_requests: pool.window.requests(),
+            in_flight_tokens: pool.window.tokens(),
+            peak_in_flight: pool.window.peak(),
+        });
+        views.collect()
+    }
+
+    /// Every request queued or in flight, in order of its id.
+    #[must_use]
+    pub fn requests(&self) -> Vec<RequestView> {
+        let queued = self.pools.iter().flat_map(|pool| pool.tree.waiting.iter().map(|(_, waiting)| queued(waiting)));
+        let flying = self.flights.values().map(|flight| RequestView {
+            request: flight.request.id,
+            subject: flight.request.subject.clone(),
+            arrived_at: flight.arrived_at,
+            deadline: (flight.deadline < Instant::FAR).then_some(flight.deadline),
+            expected: flight.request.expected,
+            state: RequestState::InFlight {
+                ticket: flight.ticket.id,
+                since: flight.ticket.dispatched_at,
+                output: flight.output,
+            },
+        });
+        let mut views: Vec<_> = queued.chain(flying).collect();
+        views.sort_by_key(|view| view.request);
+        views
+    }
+
+    /// The request of a pool that a slot would go to now.
+    #[must_use]
+    pub fn head(&self, pool: PoolIndex) -> Option<Head> {
+        let pool = &self.pools[pool.index()];
+        let request = &pool.tree.waiting[pool.head()?].request;
+        Some(Head { request: request.id, expected: request.expected, session: request.subject.session.clone() })
+    }
+}
+
+fn tenants_of(pool: &Pool) -> impl Iterator<Item = TenantView> + '_ {
+    pool.tree.tenants.iter().map(|(_, node)| TenantView {
+        pool: pool.index,
+        class: node.class,
+        tenant: node.name.clone(),
+        weight: node.member.weight(),
+        virtual_tokens: node.member.v(),
+        queued_requests: node.queued.requests,
+        queued_tokens: node.queued.tokens,
+        in_flight_requests: node.in_flight.requests,
+        in_flight_tokens: node.in_flight.tokens,
+    })
+}
+
+fn queued(waiting: &Waiting) -> RequestView {
+    RequestView {
+        request: waiting.request.id,
+        subject: waiting.request.subject.clone(),
+        arrived_at: waiting.arrived_at,
+        deadline: (waiting.deadline < Instant::FAR).then_some(waiting.deadline),
+        expected: waiting.request.expected,
+        state: RequestState::Queued,
+    }
 }

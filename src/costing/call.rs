@@ -3,11 +3,11 @@
 //! Every dialect fills in the same facts, so counting, prediction and quoting know no dialect. The texts are kept
 //! only as far as they will be counted ([`Text`]); of the rest the length is enough.
 
-use std::fmt;
 use std::num::NonZeroU32;
-use std::str::FromStr;
 
-use crate::units::{Bytes, Limit, ParseUnitError, Tokens};
+use crate::units::{Bytes, Limit, Tokens};
+
+use super::predict::Effort;
 
 /// What one request asks for, as far as its cost goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,8 +20,8 @@ pub struct Call {
     pub cap: Limit<Tokens>,
     /// How many answers are asked for.
     pub choices: NonZeroU32,
-    /// How hard the model is asked to think, where the client says.
-    pub effort: Option<Effort>,
+    /// How hard the model is asked to think.
+    pub effort: Effort,
     /// Whether the answer is to be streamed.
     pub streamed: bool,
     /// The size of the body, which is what waiting costs in memory.
@@ -97,64 +97,9 @@ impl Text {
     }
 }
 
-/// How hard a model is asked to think.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Effort {
-    /// Not at all.
-    None,
-    /// As little as possible.
-    Minimal,
-    /// Little.
-    Low,
-    /// The usual.
-    Medium,
-    /// Much.
-    High,
-    /// More than that.
-    Xhigh,
-    /// As much as it can.
-    Max,
-}
-
-impl Effort {
-    /// Every effort, least first.
-    pub const ALL: [Self; 7] = [Self::None, Self::Minimal, Self::Low, Self::Medium, Self::High, Self::Xhigh, Self::Max];
-
-    /// The word providers use for it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Minimal => "minimal",
-            Self::Low => "low",
-            Self::Medium => "medium",
-            Self::High => "high",
-            Self::Xhigh => "xhigh",
-            Self::Max => "max",
-        }
-    }
-}
-
-impl FromStr for Effort {
-    type Err = ParseUnitError;
-
-    fn from_str(word: &str) -> Result<Self, ParseUnitError> {
-        Self::ALL.into_iter().find(|effort| effort.name() == word).ok_or_else(|| {
-            let known = Self::ALL.map(Self::name).join(", ");
-            ParseUnitError(format!("an effort must be one of {known}, not {word:?}"))
-        })
-    }
-}
-
-impl fmt::Display for Effort {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Effort, Text};
+    use super::Text;
     use crate::units::Bytes;
 
     #[test]
@@ -166,13 +111,5 @@ mod tests {
         assert_eq!((text.kept(), text.beyond()), (Bytes::new(6), Bytes::new(4)));
         text.push("more", 6);
         assert_eq!(text.beyond(), Bytes::new(8));
-    }
-
-    #[test]
-    fn efforts_read_back_as_written() {
-        for effort in Effort::ALL {
-            assert_eq!(effort.name().parse(), Ok(effort));
-        }
-        assert!("extreme".parse::<Effort>().is_err());
     }
 }

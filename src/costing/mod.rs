@@ -1,13 +1,15 @@
 //! What a request will cost, before anybody knows: counted input, predicted output, the model's price.
 //!
-//! A dialect reads a [`Call`] out of a request body; [`count_prompt`] counts its input; the predictor guesses its
+//! A dialect reads a [`Call`] out of a request body; [`count_prompt`] counts its input; the [`Predictor`] guesses its
 //! output; [`Quote`] puts them together for the core. Nothing here reads a clock or does IO, and the work per
 //! request is bounded whatever the request contains.
 
 mod call;
 mod count;
+mod predict;
 mod quote;
 
-pub use call::{Attachment, Call, Effort, Prompt, Text};
+pub use call::{Attachment, Call, Prompt, Text};
 pub use count::{COUNTED_TEXT, Encoding, OutputCounter, count_prompt, count_text};
-pub use quote::{Forecast, Quote};
+pub use predict::{Accuracy, Effort, PredictKey, Predictor, Score};
+pub use quote::Quote;

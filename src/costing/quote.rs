@@ -1,24 +1,16 @@
 //! Puts a price on a call: input as counted, output as predicted, under the price list the policy selects.
 //!
 //! Never more output than the client's own cap times the answers it asks for; a call without a cap has no cap here
-//! either. Cached input is taken out of the counted input and can never exceed it.
+//! either.
 
 use crate::policy::model::Selection;
-use crate::units::{Limit, Price, Tokens, Usage};
+use crate::units::{Limit, Price, TenantId, Tokens, Usage};
 
 use super::call::Call;
-
-/// What is expected of a call besides its counted input.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Forecast {
-    /// Output of all choices together.
-    pub output: Tokens,
-    /// Input that a prefix cache will serve.
-    pub cached_input: Tokens,
-}
+use super::predict::{PredictKey, Predictor};
 
 /// A priced call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quote {
     /// Input as counted, output as predicted.
     pub expected: Usage,
@@ -26,25 +18,26 @@ pub struct Quote {
     pub output_cap: Limit<Tokens>,
     /// The price list.
     pub price: Price,
+    /// What the prediction was made from, to learn from its outcome.
+    pub key: PredictKey,
 }
 
 impl Quote {
     /// Prices a call whose input was counted.
     #[must_use]
-    pub fn new(call: &Call, input: Tokens, forecast: Forecast, selection: &Selection) -> Self {
+    pub fn new(call: &Call, input: Tokens, tenant: &TenantId, selection: &Selection, predictor: &Predictor) -> Self {
+        let key = PredictKey {
+            tenant: tenant.clone(),
+            model: selection.model.clone(),
+            effort: call.effort,
+            cap: call.cap,
+            choices: call.choices,
+        };
         let output_cap = match call.cap {
             Limit::Unlimited => Limit::Unlimited,
             Limit::AtMost(cap) => Limit::AtMost(cap.times(u64::from(call.choices.get()))),
         };
-        let output = output_cap.cap().map_or(forecast.output, |cap| cap.min(forecast.output));
-        let cached_input = forecast.cached_input.min(input);
-        let expected = Usage {
-            uncached_input: input.saturating_sub(cached_input),
-            cached_input,
-            visible_output: output,
-            ..Usage::default()
-        };
-        Self { expected, output_cap, price: selection.price }
+        Self { expected: Usage::plain(input, predictor.predict(&key)), output_cap, price: selection.price, key }
     }
 }
 
@@ -52,18 +45,18 @@ impl Quote {
 mod tests {
     use std::num::NonZeroU32;
 
-    use super::{Forecast, Quote};
-    use crate::costing::{Call, Prompt};
+    use super::Quote;
+    use crate::costing::{Call, Effort, Predictor, Prompt};
     use crate::policy::model::Selection;
-    use crate::units::{Bytes, ClassIndex, Limit, Model, PoolIndex, Price, TokenWeight, Tokens, Weight};
+    use crate::units::{Bytes, ClassIndex, Limit, Model, PoolIndex, Price, TenantId, TokenWeight, Tokens, Weight};
 
-    fn quote(cap: Limit<Tokens>, choices: u32, forecast: Forecast) -> Quote {
+    fn quote(cap: Limit<Tokens>, choices: u32, predictor: &Predictor) -> Quote {
         let call = Call {
-            model: "m".into(),
+            model: "alias".into(),
             prompt: Prompt::default(),
             cap,
             choices: NonZeroU32::new(choices).expect("not zero"),
-            effort: None,
+            effort: Effort::Unstated,
             streamed: false,
             bytes: Bytes::ZERO,
         };
@@ -74,27 +67,27 @@ mod tests {
             weight: Weight::ONE,
             price: Price::new(TokenWeight::ONE, [TokenWeight::ONE; 5]),
         };
-        Quote::new(&call, Tokens::new(100), forecast, &selection)
-    }
-
-    fn tokens(output: u64, cached_input: u64) -> Forecast {
-        Forecast { output: Tokens::new(output), cached_input: Tokens::new(cached_input) }
+        Quote::new(&call, Tokens::new(100), &TenantId::from("acme"), &selection, predictor)
     }
 
     #[test]
     fn a_prediction_never_exceeds_the_cap_of_all_choices() {
-        let capped = quote(Limit::AtMost(Tokens::new(50)), 3, tokens(400, 0));
+        let predictor = Predictor::new();
+        let capped = quote(Limit::AtMost(Tokens::new(50)), 3, &predictor);
         assert_eq!(capped.output_cap, Limit::AtMost(Tokens::new(150)));
         assert_eq!(capped.expected.output(), Tokens::new(150));
-        assert_eq!(quote(Limit::AtMost(Tokens::ZERO), 1, tokens(400, 0)).expected.output(), Tokens::ZERO);
-        assert_eq!(quote(Limit::Unlimited, 3, tokens(400, 0)).expected.output(), Tokens::new(400));
+        assert_eq!(quote(Limit::AtMost(Tokens::ZERO), 1, &predictor).expected.output(), Tokens::ZERO);
+        assert_eq!(quote(Limit::Unlimited, 3, &predictor).output_cap, Limit::Unlimited);
     }
 
     #[test]
-    fn cached_input_is_part_of_the_input_counted() {
-        let expected = quote(Limit::Unlimited, 1, tokens(1, 1_000)).expected;
-        assert_eq!((expected.uncached_input, expected.cached_input), (Tokens::ZERO, Tokens::new(100)));
-        let expected = quote(Limit::Unlimited, 1, tokens(1, 96)).expected;
-        assert_eq!((expected.uncached_input, expected.cached_input), (Tokens::new(4), Tokens::new(96)));
+    fn what_was_learnt_under_the_quotes_key_changes_the_next_quote() {
+        let mut predictor = Predictor::new();
+        let first = quote(Limit::Unlimited, 1, &predictor);
+        assert_eq!((first.expected.input(), first.key.model.as_str()), (Tokens::new(100), "m"), "after aliases");
+        for _ in 0..50 {
+            predictor.learn(&first.key, first.expected.output(), Tokens::new(10));
+        }
+        assert!(quote(Limit::Unlimited, 1, &predictor).expected.output() < Tokens::new(20));
     }
 }

@@ -4,8 +4,14 @@
 //! event to event, and everything else is the code that runs in production, so a ten-minute overload takes
 //! a fraction of a second and the same seed gives the same run.
 
+pub mod demand;
 pub mod engine;
+pub mod measure;
+pub mod record;
 pub mod spec;
+pub mod trace;
 
+pub use demand::{Demand, Fate};
 pub use engine::{Job, JobId, NeverFits, Progress, SimEngine, Supply, Watch};
+pub use record::{Outcome, Record};
 pub use spec::{BadEngine, EngineForm, EngineSpec};

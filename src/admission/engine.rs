@@ -1,0 +1,364 @@
+//! The machine: `(now, input)` in, effects out.
+//!
+//! Every entry is one step: time moves, what expired is refused, the input is taken, and then whatever the
+//! windows let go is dispatched. Nothing here waits, reads a clock, or draws unseeded chance, so equal inputs
+//! give equal decisions under Envoy, the proxy, tower and the simulator alike.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::ledger::{Account, Entry, Movement};
+use crate::policy::Policy;
+use crate::policy::model::{Algorithm, Charge};
+use crate::units::{ClassIndex, Instant, Limit, PoolIndex, RequestId, Span, TicketId, Tokens, VirtualTokens, Weight};
+
+use super::displace::Victim;
+use super::effect::{Effect, Verdict};
+use super::event::Event;
+use super::fanout::Fanout;
+use super::flight::Flight;
+use super::input::Input;
+use super::order::{Question, Wait};
+use super::pool::{Pool, Slots};
+use super::refusal::{Reason, Refusal, Retry};
+use super::request::{Request, Subject};
+use super::ticket::Ticket;
+use super::tree::{Arrival, Slot, Waiting};
+
+/// How a core is set up, beside its policy.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Decides everything that is left to chance: the jitter of retry times.
+    pub seed: u64,
+    /// Who decides that something may be dispatched.
+    pub slots: Slots,
+}
+
+/// The admission core.
+#[derive(Debug)]
+pub struct Engine {
+    pub(super) policy: Arc<Policy>,
+    pub(super) pools: Vec<Pool>,
+    pub(super) flights: BTreeMap<TicketId, Flight>,
+    pub(super) fanout: Fanout,
+    queued: BTreeMap<RequestId, (PoolIndex, Slot)>,
+    expiry: BTreeSet<(Instant, RequestId)>,
+    arrivals: u64,
+    tickets: u64,
+    draining: bool,
+    now: Instant,
+    rng: StdRng,
+    pub(super) effects: Vec<Effect>,
+}
+
+impl Engine {
+    /// A core with nothing queued and nothing in flight.
+    #[must_use]
+    pub fn new(policy: Arc<Policy>, options: Options) -> Self {
+        let pools = (0u16..).zip(&policy.pools);
+        let pools = pools.map(|(n, _)| Pool::new(&policy, PoolIndex::new(n), options.seed, options.slots)).collect();
+        Self {
+            pools,
+            flights: BTreeMap::new(),
+            fanout: Fanout::new(policy.fanout),
+            queued: BTreeMap::new(),
+            expiry: BTreeSet::new(),
+            arrivals: 0,
+            tickets: 0,
+            draining: false,
+            now: Instant::EPOCH,
+            rng: StdRng::seed_from_u64(options.seed),
+            effects: Vec::new(),
+            policy,
+        }
+    }
+
+    /// One step. Time never runs backwards: an earlier `now` counts as the latest seen.
+    ///
+    /// A request's id must not be in use already, and its pool and class must be the policy's.
+    pub fn on(&mut self, now: Instant, input: Input) -> Vec<Effect> {
+        self.now = self.now.max(now);
+        self.expire();
+        match input {
+            Input::Arrive(request) => self.arrive(request),
+            Input::Cancel(request) => self.cancel(request),
+            Input::Progress { ticket, output } => self.progress(ticket, output),
+            Input::Settle { ticket, ending } => self.settle(ticket, ending),
+            Input::Grant(pool) => self.grant(pool),
+            Input::Drain => self.draining = true,
+            Input::Flush => self.flush(),
+            Input::Tick => {}
+        }
+        self.pump();
+        // A newcomer whose deadline is now had its chance; its place may have held others up.
+        if self.next_wakeup().is_some_and(|deadline| deadline <= self.now) {
+            self.expire();
+            self.pump();
+        }
+        std::mem::take(&mut self.effects)
+    }
+
+    /// When [`Input::Tick`] is due if nothing happens before: the earliest deadline in the queue.
+    #[must_use]
+    pub fn next_wakeup(&self) -> Option<Instant> {
+        self.expiry.first().map(|(deadline, _)| *deadline)
+    }
+
+    pub(super) fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn arrive(&mut self, request: Box<Request>) {
+        debug_assert!(!self.queued.contains_key(&request.id), "request ids are never reused");
+        let deadline = self.deadline(&request);
+        let cost = request.price.cost(&request.expected);
+        let pool = request.subject.pool;
+        let question = Question {
+            now: self.now,
+            request: &request,
+            deadline,
+            pool: &self.pools[pool.index()],
+            fanout: &self.fanout,
+            draining: self.draining,
+        };
+        let at_once = question.pool.takes_at_once(&request, &self.fanout);
+        match question.ask() {
+            Err(objection) => {
+                let retry = self.retry(objection.wait);
+                self.refuse(request.id, request.subject, objection.reason, retry, Span::ZERO);
+            }
+            Ok(victims) => {
+                for victim in victims {
+                    self.displace(pool, victim);
+                }
+                self.enqueue(request, deadline, cost, at_once);
+            }
+        }
+    }
+
+    /// The class's `max_wait` or the client's own deadline, whichever is sooner.
+    fn deadline(&self, request: &Request) -> Instant {
+        let class = &self.policy.classes[request.subject.class.index()];
+        let patience = match class.max_wait {
+            Limit::AtMost(span) => self.now + span,
+            Limit::Unlimited => Instant::FAR,
+        };
+        request.deadline.map_or(patience, |deadline| deadline.min(patience))
+    }
+
+    fn enqueue(&mut self, request: Box<Request>, deadline: Instant, cost: VirtualTokens, at_once: bool) {
+        let (id, subject) = (request.id, request.subject.clone());
+        self.post(&subject, id, Movement::Reserve, cost);
+        self.arrivals += 1;
+        let arrival = Arrival { request, number: self.arrivals, arrived_at: self.now, deadline, cost };
+        let slot = self.pools[subject.pool.index()].tree.push(arrival, &self.fanout);
+        self.queued.insert(id, (subject.pool, slot));
+        if deadline < Instant::FAR {
+            self.expiry.insert((deadline, id));
+        }
+        if !at_once {
+            self.emit(Event::Queued { at: self.now, request: id, subject });
+        }
+    }
+
+    /// Takes a waiting request out of every index but its principals' places.
+    fn dequeue(&mut self, pool: PoolIndex, slot: Slot) -> Waiting {
+        let waiting = self.pools[pool.index()].tree.take(slot);
+        self.queued.remove(&waiting.request.id);
+        self.expiry.remove(&(waiting.deadline, waiting.request.id));
+        waiting
+    }
+
+    /// Takes a waiting request out for good and releases its hold.
+    fn withdraw(&mut self, pool: PoolIndex, slot: Slot) -> Waiting {
+        let waiting = self.dequeue(pool, slot);
+        self.pools[pool.index()].tree.refresh(waiting.place, &self.fanout);
+        self.post(&waiting.request.subject, waiting.request.id, Movement::Refund, waiting.cost);
+        waiting
+    }
+
+    fn cancel(&mut self, request: RequestId) {
+        let Some((pool, slot)) = self.queued.get(&request).copied() else { return };
+        let waiting = self.withdraw(pool, slot);
+        let waited = self.now.since(waiting.arrived_at);
+        self.emit(Event::Cancelled { at: self.now, request, subject: waiting.request.subject, waited });
+    }
+
+    fn displace(&mut self, pool: PoolIndex, victim: Victim) {
+        let waiting = self.withdraw(pool, victim.slot);
+        let class = &self.pools[pool.index()].tree.classes[waiting.place.class.index()];
+        let wait = class.drain.time_for(waiting.cost, self.now).into();
+        self.refuse_waiting(waiting, victim.reason, wait);
+    }
+
+    fn expire(&mut self) {
+        while let Some((deadline, request)) = self.expiry.first().copied()
+            && deadline <= self.now
+        {
+            let Some((pool, slot)) = self.queued.get(&request).copied() else {
+                self.expiry.pop_first();
+                continue;
+            };
+            let waiting = self.withdraw(pool, slot);
+            let waited = self.now.since(waiting.arrived_at);
+            let pool = &self.pools[pool.index()];
+            let work = pool.ahead(&waiting.request).work();
+            let wait = pool.tree.classes[waiting.place.class.index()].drain.time_for(work, self.now).into();
+            self.refuse_waiting(waiting, Reason::Expired { waited }, wait);
+        }
+    }
+
+    fn flush(&mut self) {
+        let queued: Vec<_> = self.queued.values().copied().collect();
+        for (pool, slot) in queued {
+            let waiting = self.withdraw(pool, slot);
+            self.refuse_waiting(waiting, Reason::Draining, Wait::Unknown);
+        }
+    }
+
+    fn refuse_waiting(&mut self, waiting: Waiting, reason: Reason, wait: Wait) {
+        let retry = self.retry(wait);
+        let waited = self.now.since(waiting.arrived_at);
+        self.refuse(waiting.request.id, waiting.request.subject, reason, retry, waited);
+    }
+
+    fn refuse(&mut self, request: RequestId, subject: Subject, reason: Reason, retry: Retry, waited: Span) {
+        let refusal = Refusal { request, subject, reason, retry };
+        self.emit(Event::Refused { at: self.now, waited, refusal: refusal.clone() });
+        self.effects.push(Effect::Answer { request, verdict: Verdict::Refused(refusal) });
+    }
+
+    /// Upward jitter of up to a fifth of the wait and a second, since clients add none of their own and would
+    /// all come back at once.
+    fn retry(&mut self, wait: Wait) -> Retry {
+        match wait {
+            Wait::Forever => Retry::Never,
+            Wait::Unknown => Retry::Unknown,
+            Wait::For(span) => {
+                let most = Span::from_nanos(span.as_nanos() / 5).saturating_add(Span::from_secs(1));
+                let jitter = Span::from_nanos(self.rng.random_range(0..=most.as_nanos()));
+                Retry::At(self.now + span + jitter)
+            }
+        }
+    }
+
+    /// Dispatches whatever the windows let go.
+    fn pump(&mut self) {
+        for pool in 0..self.pools.len() {
+            while let Some(slot) = self.pools[pool].ready() {
+                self.dispatch(self.pools[pool].index, slot);
+            }
+            self.pools[pool].mark_backlog(self.now);
+        }
+    }
+
+    fn grant(&mut self, pool: PoolIndex) {
+        if let Some(slot) = self.pools[pool.index()].head() {
+            self.dispatch(pool, slot);
+        }
+    }
+
+    fn dispatch(&mut self, pool: PoolIndex, slot: Slot) {
+        let Waiting { request, place, arrived_at, deadline, cost, .. } = self.dequeue(pool, slot);
+        self.tickets += 1;
+        let ticket = Ticket {
+            id: TicketId::new(self.tickets),
+            request: request.id,
+            dispatched_at: self.now,
+            waited: self.now.since(arrived_at),
+        };
+        let charge = match self.policy.fairness.charge {
+            Charge::Predicted => cost,
+            Charge::Streamed => request.price.cost(&request.expected.input_only()),
+            Charge::Completion => VirtualTokens::ZERO,
+        };
+        let need = request.expected.total();
+        let flight = Flight {
+            ticket: ticket.clone(),
+            place,
+            arrived_at,
+            deadline,
+            expected_cost: cost,
+            charged: VirtualTokens::ZERO,
+            reserved: cost,
+            need,
+            service: cost,
+            output: Tokens::ZERO,
+            first_output_at: None,
+            request,
+        };
+        let node = &mut self.pools[pool.index()];
+        node.window.take(need, cost);
+        node.depart(place, &flight, self.now);
+        self.emit_dispatched(&ticket, &flight);
+        let subject = flight.request.subject.clone();
+        let weight = flight.request.weight;
+        self.flights.insert(ticket.id, flight);
+        if self.fanout.take(&subject) {
+            self.refresh_everywhere(&subject);
+        }
+        self.charge_turn(pool, ticket.id, weight);
+        self.charge(ticket.id, charge);
+        self.pools[pool.index()].tree.refresh(place, &self.fanout);
+        self.effects.push(Effect::Answer { request: ticket.request, verdict: Verdict::Admitted(ticket) });
+    }
+
+    fn emit_dispatched(&mut self, ticket: &Ticket, flight: &Flight) {
+        self.emit(Event::Dispatched {
+            at: self.now,
+            request: ticket.request,
+            ticket: ticket.id,
+            subject: flight.request.subject.clone(),
+            waited: ticket.waited,
+            expected: flight.request.expected,
+        });
+    }
+
+    /// Under round robin a turn costs one, whatever the request.
+    fn charge_turn(&mut self, pool: PoolIndex, ticket: TicketId, weight: Weight) {
+        if self.policy.fairness.algorithm == Algorithm::RoundRobin
+            && let Some(flight) = self.flights.get(&ticket)
+        {
+            self.pools[pool.index()].tree.charge(flight.place, VirtualTokens::whole(1), weight);
+        }
+    }
+
+    /// Brings a flight's charge to its fair counter up by a cost, or down. A refresh must follow.
+    pub(super) fn charge(&mut self, ticket: TicketId, amount: VirtualTokens) {
+        let Some(flight) = self.flights.get_mut(&ticket) else { return };
+        if amount == VirtualTokens::ZERO {
+            return;
+        }
+        flight.charged += amount;
+        let (place, weight, subject) = (flight.place, flight.request.weight, flight.request.subject.clone());
+        let request = flight.request.id;
+        if self.policy.fairness.algorithm != Algorithm::RoundRobin {
+            self.pools[subject.pool.index()].tree.charge(place, amount, weight);
+        }
+        self.emit(Event::Charged { at: self.now, request, subject, amount });
+    }
+
+    /// A fan-out cap was reached or left: the principals it blocks stand in every pool and class.
+    pub(super) fn refresh_everywhere(&mut self, subject: &Subject) {
+        let classes = self.policy.classes.len();
+        for pool in &mut self.pools {
+            for class in (0u16..).take(classes).map(ClassIndex::new) {
+                pool.refresh_named(class, subject, &self.fanout);
+            }
+        }
+    }
+
+    pub(super) fn emit(&mut self, event: Event) {
+        self.effects.push(Effect::Emit(event));
+    }
+
+    pub(super) fn post(&mut self, subject: &Subject, request: RequestId, movement: Movement, amount: VirtualTokens) {
+        if amount.is_positive() {
+            let account = Account { pool: subject.pool, class: subject.class, tenant: subject.tenant.clone() };
+            self.effects.push(Effect::Post(Entry { account, request, movement, amount }));
+        }
+    }
+}

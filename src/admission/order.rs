@@ -1,0 +1,168 @@
+//! The gates a request passes, in order.
+//!
+//! *Decides* whether a newcomer may join the queue. Every gate is checked before any commits, so a refusal
+//! leaves every counter as it found it. The order matters where a request fails several: it is told the reason
+//! that would still hold if the others were mended, the lasting one first. What comes before these (parsing,
+//! identity, routing) happens at the doors; rates, budgets and breakers stand between `Size` and `Queue`.
+//!
+//! *Never* refuses for the queue or the wait what would not have to wait.
+
+use crate::units::{Instant, Span, VirtualTokens};
+
+use super::displace::{self, Displacement, Victim};
+use super::fanout::Fanout;
+use super::pool::Pool;
+use super::queue::{Load, exceeded};
+use super::refusal::{Level, Reason};
+use super::request::Request;
+
+/// The gates, in the order they are asked.
+pub(super) const ORDER: [Gate; 4] = [
+    // Shutting down: nothing else matters.
+    Gate::Drain,
+    // Never going to fit: no use in saying "later".
+    Gate::Size,
+    // No room to wait, now.
+    Gate::Queue,
+    // Room, but not soon enough. Last, since its numbers assume a place in the queue.
+    Gate::Wait,
+];
+
+/// One gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gate {
+    Drain,
+    Size,
+    Queue,
+    Wait,
+}
+
+/// Everything the gates look at.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Question<'a> {
+    pub(super) now: Instant,
+    pub(super) request: &'a Request,
+    pub(super) deadline: Instant,
+    pub(super) pool: &'a Pool,
+    pub(super) fanout: &'a Fanout,
+    pub(super) draining: bool,
+}
+
+/// Why not, and how long until it may be otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Objection {
+    pub(super) reason: Reason,
+    pub(super) wait: Wait,
+}
+
+/// How long until it may be otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    For(Span),
+    Unknown,
+    Forever,
+}
+
+impl From<Option<Span>> for Wait {
+    fn from(wait: Option<Span>) -> Self {
+        wait.map_or(Self::Unknown, Self::For)
+    }
+}
+
+impl Question<'_> {
+    /// Asks every gate. On success, the requests that have to leave the queue for this one.
+    pub(super) fn ask(&self) -> Result<Vec<Victim>, Objection> {
+        let mut victims = Vec::new();
+        for gate in ORDER {
+            match gate {
+                Gate::Drain => self.drain()?,
+                Gate::Size => self.size()?,
+                Gate::Queue => victims = self.queue()?,
+                Gate::Wait => self.wait()?,
+            }
+        }
+        Ok(victims)
+    }
+
+    fn drain(&self) -> Result<(), Objection> {
+        let objection = Objection { reason: Reason::Draining, wait: Wait::Unknown };
+        if self.draining { Err(objection) } else { Ok(()) }
+    }
+
+    fn size(&self) -> Result<(), Objection> {
+        let tokens = self.request.expected.total();
+        match self.pool.max_request_tokens.cap() {
+            Some(most) if tokens > most => {
+                Err(Objection { reason: Reason::TooLarge { tokens, most }, wait: Wait::Forever })
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn queue(&self) -> Result<Vec<Victim>, Objection> {
+        if self.pool.takes_at_once(self.request, self.fanout) {
+            return Ok(Vec::new());
+        }
+        self.own_caps()?;
+        match displace::plan(self.pool, self.request, self.load(), self.deadline) {
+            Displacement::Nobody => Ok(Vec::new()),
+            Displacement::These(victims) => Ok(victims),
+            Displacement::Newcomer(reason) => {
+                let class = &self.pool.tree.classes[self.request.subject.class.index()];
+                let work = excess_of(reason, class.queued_cost);
+                Err(Objection { reason, wait: class.drain.time_for(work, self.now).into() })
+            }
+        }
+    }
+
+    fn own_caps(&self) -> Result<(), Objection> {
+        let subject = &self.request.subject;
+        let caps = &self.pool.caps;
+        let tenant = self.pool.tree.find_tenant(subject.class, &subject.tenant);
+        let session = tenant.and_then(|tenant| self.pool.tree.find_session(tenant, subject.session.as_ref()));
+        let session = session.map(|node| &self.pool.tree.sessions[node]);
+        let tenant = tenant.map(|node| &self.pool.tree.tenants[node]);
+        let levels = [
+            (Level::Session, &caps.session, session.map(|node| (node.queued, node.queued_cost))),
+            (Level::Tenant, &caps.tenant, tenant.map(|node| (node.queued, node.queued_cost))),
+        ];
+        for (level, cap, held) in levels {
+            let (queued, queued_cost) = held.unwrap_or_default();
+            if let Some(reason) = exceeded(level, cap, queued, self.load()) {
+                let work = self.pool.ahead(self.request).of_class(excess_of(reason, queued_cost));
+                return Err(Objection { reason, wait: self.time_for(work) });
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&self) -> Result<(), Objection> {
+        if self.deadline == Instant::FAR || self.pool.takes_at_once(self.request, self.fanout) {
+            return Ok(());
+        }
+        let allowed = self.deadline.since(self.now);
+        match self.time_for(self.pool.ahead(self.request).work()) {
+            Wait::For(predicted) if predicted > allowed => Err(Objection {
+                reason: Reason::WaitTooLong { predicted, allowed },
+                wait: Wait::For(predicted.saturating_sub(allowed)),
+            }),
+            Wait::For(_) | Wait::Unknown | Wait::Forever => Ok(()),
+        }
+    }
+
+    fn load(&self) -> Load {
+        Load::of(self.request.expected.total(), self.request.bytes)
+    }
+
+    fn time_for(&self, work: VirtualTokens) -> Wait {
+        self.pool.tree.classes[self.request.subject.class.index()].drain.time_for(work, self.now).into()
+    }
+}
+
+/// The part of the queued work that has to go before a refusal for a cap no longer holds.
+fn excess_of(reason: Reason, queued_cost: VirtualTokens) -> VirtualTokens {
+    let Reason::QueueFull { cap, queued, asked, .. } = reason else { return queued_cost };
+    let excess = queued.saturating_add(asked).saturating_sub(cap).min(queued);
+    let part = queued_cost.as_micros().saturating_mul(i128::from(excess)) / i128::from(queued.max(1));
+    VirtualTokens::from_micros(part)
+}

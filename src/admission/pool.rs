@@ -1,0 +1,166 @@
+//! One pool: its tree, its window, and which request is next.
+//!
+//! *Decides* the head: of the classes in rank order, the first that is owed its share, else the first with an
+//! eligible request ([`class`](super::class)); in it the tenant, session and request that
+//! [`vtc`](super::vtc) puts first. *Formula, bound:* theirs. If the head does not fit the window it waits, and
+//! nothing overtakes it. *Never* skips a head because something smaller would fit.
+
+use std::sync::Arc;
+
+use crate::policy::Policy;
+use crate::policy::model;
+use crate::units::{Bytes, ClassIndex, Instant, Limit, PoolIndex, Tokens, VirtualTokens};
+
+use super::deadline::Ahead;
+use super::fanout::Fanout;
+use super::flight::{Flight, Speed};
+use super::queue::Load;
+use super::request::{Request, Subject};
+use super::tree::{Place, Slot, Tree};
+use super::window::Window;
+
+/// Who decides that something may be dispatched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Slots {
+    /// The pool's window.
+    #[default]
+    Window,
+    /// Somebody outside, one [`Input::Grant`](super::Input::Grant) at a time: an engine's own scheduler, or an
+    /// arbiter for several gateways.
+    Granted,
+}
+
+/// One pool of serving capacity.
+#[derive(Debug)]
+pub(super) struct Pool {
+    pub(super) index: PoolIndex,
+    pub(super) tree: Tree,
+    pub(super) window: Window,
+    pub(super) speed: Speed,
+    pub(super) max_request_tokens: Limit<Tokens>,
+    pub(super) caps: model::QueueCaps,
+    slots: Slots,
+}
+
+impl Pool {
+    pub(super) fn new(policy: &Arc<Policy>, index: PoolIndex, seed: u64, slots: Slots) -> Self {
+        let pool = &policy.pools[index.index()];
+        Self {
+            index,
+            tree: Tree::new(policy, pool, seed),
+            window: Window::new(pool.window),
+            speed: Speed::default(),
+            max_request_tokens: pool.max_request_tokens,
+            caps: pool.queue,
+            slots,
+        }
+    }
+
+    /// The request a slot would go to now.
+    pub(super) fn head(&self) -> Option<Slot> {
+        let heads = || self.tree.by_rank.iter().filter_map(|class| Some((*class, self.tree.head(*class)?)));
+        let owed = heads().find(|(class, slot)| {
+            let cost = self.tree.waiting[*slot].cost;
+            self.tree.classes[class.index()].owed.is_due(cost)
+        });
+        owed.or_else(|| heads().next()).map(|(_, slot)| slot)
+    }
+
+    /// The head, if the window lets it go.
+    pub(super) fn ready(&self) -> Option<Slot> {
+        if self.slots == Slots::Granted {
+            return None;
+        }
+        self.head().filter(|slot| self.window.fits(self.tree.waiting[*slot].request.expected.total()))
+    }
+
+    /// Whether a newcomer would be dispatched the moment it is queued, nobody being ahead of it.
+    pub(super) fn takes_at_once(&self, request: &Request, fanout: &Fanout) -> bool {
+        let Subject { tenant, session, .. } = &request.subject;
+        self.slots == Slots::Window
+            && self.window.fits(request.expected.total())
+            && !fanout.blocks_tenant(tenant)
+            && !fanout.blocks_session(tenant, session.as_ref())
+            && self.tree.classes.iter().all(|class| class.contest.first().is_none())
+    }
+
+    /// The work that may be served before a newcomer.
+    pub(super) fn ahead(&self, request: &Request) -> Ahead {
+        let Subject { class, tenant, session, .. } = &request.subject;
+        let weight = u64::from(request.weight.thousandths());
+        let class_node = &self.tree.classes[class.index()];
+        let mut ahead = Ahead {
+            in_class: class_node.queued_cost,
+            of_tenant: VirtualTokens::ZERO,
+            of_session: VirtualTokens::ZERO,
+            sessions: 1,
+            weights: class_node.contest.eligible_weight().saturating_add(weight),
+            weight,
+        };
+        let Some(tenant) = self.tree.find_tenant(*class, tenant) else { return ahead };
+        let node = &self.tree.tenants[tenant];
+        ahead.of_tenant = node.queued_cost;
+        ahead.sessions = (node.contest.eligible_count() as u64).saturating_add(1);
+        if node.member.is_eligible() {
+            ahead.weights -= u64::from(node.member.weight().thousandths());
+        }
+        if let Some(session) = self.tree.find_session(tenant, session.as_ref()) {
+            let session = &self.tree.sessions[session];
+            ahead.of_session = session.queued_cost;
+            ahead.sessions -= u64::from(session.member.is_eligible());
+        }
+        ahead
+    }
+
+    /// A request of this place goes into flight.
+    pub(super) fn depart(&mut self, place: Place, flight: &Flight, now: Instant) {
+        let load = Load::of(flight.need, Bytes::ZERO);
+        let tenant = &mut self.tree.tenants[place.tenant];
+        tenant.in_flight = tenant.in_flight.plus(load);
+        self.tree.sessions[place.session].in_flight += 1;
+        self.tree.served(place);
+        self.tree.classes[place.class.index()].drain.served(now, flight.expected_cost);
+        self.given(place.class, flight.expected_cost);
+    }
+
+    /// A request of this place ended, having cost this much.
+    pub(super) fn land(&mut self, place: Place, flight: &Flight, cost: VirtualTokens) {
+        let load = Load::of(flight.need, Bytes::ZERO);
+        let tenant = &mut self.tree.tenants[place.tenant];
+        tenant.in_flight = tenant.in_flight.minus(load);
+        self.tree.sessions[place.session].in_flight -= 1;
+        self.given(place.class, cost - flight.expected_cost);
+    }
+
+    /// Service was given, or turned out to be more or less than expected: every class with an eligible request
+    /// accrues its share of it.
+    fn given(&mut self, to: ClassIndex, service: VirtualTokens) {
+        let window = self.window.peak();
+        for (position, class) in self.tree.classes.iter_mut().enumerate() {
+            if class.contest.first().is_some() {
+                let own = if position == to.index() { service } else { VirtualTokens::ZERO };
+                class.owed.given(service, own, window);
+            }
+        }
+    }
+
+    /// Nothing more can be dispatched now: whoever is still eligible has a backlog.
+    pub(super) fn mark_backlog(&mut self, now: Instant) {
+        for class in &mut self.tree.classes {
+            let backlogged = class.contest.first().is_some();
+            class.drain.set_backlogged(now, backlogged);
+            if !backlogged {
+                class.owed.rest();
+            }
+        }
+    }
+
+    /// Brings the places of a named tenant and session up to date, where they are known.
+    pub(super) fn refresh_named(&mut self, class: ClassIndex, subject: &Subject, fanout: &Fanout) {
+        let Some(tenant) = self.tree.find_tenant(class, &subject.tenant) else { return };
+        match self.tree.find_session(tenant, subject.session.as_ref()) {
+            Some(session) => self.tree.refresh(Place { class, tenant, session }, fanout),
+            None => self.tree.refresh_tenant(tenant, fanout),
+        }
+    }
+}

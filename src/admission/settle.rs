@@ -1,0 +1,98 @@
+//! Progress and the end of tickets: how the books, the counters and the window follow what really happened.
+
+use crate::ledger::Movement;
+use crate::policy::model::Charge;
+use crate::units::{TicketId, Tokens, VirtualTokens};
+
+use super::engine::Engine;
+use super::event::Event;
+use super::flight::Bill;
+use super::ticket::Ending;
+
+impl Engine {
+    /// A request in flight has produced this much in all. What exceeds the prediction is charged, held and
+    /// counted as it comes.
+    pub(super) fn progress(&mut self, id: TicketId, output: Tokens) {
+        let now = self.now();
+        let charge_mode = self.policy.fairness.charge;
+        let Some(flight) = self.flights.get_mut(&id) else {
+            self.emit(Event::UnknownTicket { at: now, ticket: id });
+            return;
+        };
+        if output <= flight.output {
+            return;
+        }
+        flight.first_output_at.get_or_insert(now);
+        flight.output = output;
+        let so_far = flight.so_far();
+        let due = flight.request.price.cost(&so_far);
+        let need = so_far.total().saturating_sub(flight.need);
+        let service = beyond(due, flight.service);
+        let held = beyond(due, flight.reserved);
+        let charge = match charge_mode {
+            Charge::Predicted | Charge::Streamed => beyond(due, flight.charged),
+            Charge::Completion => VirtualTokens::ZERO,
+        };
+        flight.need += need;
+        flight.service += service;
+        flight.reserved += held;
+        let (place, request, subject) = (flight.place, flight.request.id, flight.request.subject.clone());
+        let pool = &mut self.pools[subject.pool.index()];
+        pool.window.grow(need, service);
+        pool.tree.tenants[place.tenant].in_flight.tokens += need;
+        self.post(&subject, request, Movement::Reserve, held);
+        self.charge(id, charge);
+        if charge.is_positive() {
+            self.pools[subject.pool.index()].tree.refresh(place, &self.fanout);
+        }
+    }
+
+    /// A request in flight ended: counters and books are made true, the window is released.
+    pub(super) fn settle(&mut self, id: TicketId, ending: Ending) {
+        let now = self.now();
+        let Some(flight) = self.flights.get(&id) else {
+            self.emit(Event::UnknownTicket { at: now, ticket: id });
+            return;
+        };
+        let pool = flight.request.subject.pool;
+        let bill = flight.bill(ending, now, &self.pools[pool.index()].speed);
+        self.charge(id, bill.cost - flight.charged);
+        self.close(id, ending, bill);
+    }
+
+    fn close(&mut self, id: TicketId, ending: Ending, bill: Bill) {
+        let Some(flight) = self.flights.remove(&id) else { return };
+        let now = self.now();
+        let (subject, request) = (flight.request.subject.clone(), flight.request.id);
+        self.post(&subject, request, Movement::Reserve, beyond(bill.cost, flight.reserved));
+        self.post(&subject, request, Movement::Settle, bill.cost);
+        self.post(&subject, request, Movement::Refund, beyond(flight.reserved, bill.cost));
+        let pool = &mut self.pools[subject.pool.index()];
+        pool.window.release(flight.need, flight.service);
+        pool.land(flight.place, &flight, bill.cost);
+        if ending.outcome.is_complete() {
+            pool.speed.learn(bill.usage.output(), flight.producing(now));
+        }
+        let was_blocking = self.fanout.release(&subject);
+        self.pools[subject.pool.index()].tree.refresh(flight.place, &self.fanout);
+        if was_blocking {
+            self.refresh_everywhere(&subject);
+        }
+        self.emit(Event::Settled {
+            at: now,
+            request,
+            ticket: id,
+            subject,
+            outcome: ending.outcome,
+            usage: bill.usage,
+            estimated: bill.estimated,
+            cost: bill.cost,
+            lasted: now.since(flight.ticket.dispatched_at),
+        });
+    }
+}
+
+/// How much `due` exceeds what is covered.
+fn beyond(due: VirtualTokens, covered: VirtualTokens) -> VirtualTokens {
+    (due - covered).max(VirtualTokens::ZERO)
+}

@@ -1,0 +1,7 @@
+//! The machine as a whole, driven by hand.
+
+mod audit;
+mod flow;
+mod order;
+mod queue;
+mod world;

@@ -1,0 +1,241 @@
+//! A core under test, with short ways to say what happens and to ask what came of it.
+
+use std::sync::Arc;
+
+use crate::admission::{
+    Effect, Ending, Engine, Event, Input, Options, Outcome, Refusal, Reported, Request, Slots, Subject, Ticket, Verdict,
+};
+use crate::ledger::{Balance, Ledger, Memory};
+use crate::policy::Pattern;
+use crate::policy::model::{
+    Algorithm, Charge, Class, Cost, EffortFactors, Fairness, Fanout, Identity, Policy, Pool, QueueCaps, TenantRule,
+    TokenWeights, Trust, Window,
+};
+use crate::units::{
+    Bytes, ClassIndex, Instant, Limit, PoolIndex, Price, RequestId, SessionId, Share, Span, TenantId, TicketId,
+    TokenWeight, Tokens, Usage, VirtualTokens, Weight,
+};
+
+pub(super) fn vt(whole: u64) -> VirtualTokens {
+    VirtualTokens::whole(whole)
+}
+
+pub(super) fn at(secs: f64) -> Instant {
+    Instant::from_secs_f64(secs)
+}
+
+pub(super) fn weight(value: f64) -> Weight {
+    Weight::new(value).expect("a valid weight")
+}
+
+fn token_weights() -> TokenWeights {
+    let of = |value| TokenWeight::new(value).expect("a valid weight");
+    TokenWeights { input: of(1.0), cached_input: of(0.1), cache_write: of(1.25), output: of(2.0), reasoning: of(2.0) }
+}
+
+/// One pool and one class, a window of one request, nothing else limited.
+pub(super) fn policy() -> Policy {
+    Policy {
+        identity: Identity { tenant: Vec::new(), trust: Trust::Loopback, session: Vec::new(), class: Vec::new() },
+        cost: Cost { weights: token_weights(), models: Vec::new(), effort: EffortFactors::NEUTRAL },
+        fairness: Fairness { algorithm: Algorithm::Vtc, charge: Charge::Predicted },
+        classes: vec![class("standard", 0, 0.0)],
+        default_class: ClassIndex::new(0),
+        tenants: vec![TenantRule {
+            matches: Pattern::everything(),
+            weight: Weight::ONE,
+            classes: vec![ClassIndex::new(0)],
+        }],
+        pools: vec![Pool {
+            name: "chat".into(),
+            models: vec![Pattern::everything()],
+            aliases: Vec::new(),
+            upstream: None,
+            window: Window { tokens: Limit::Unlimited, requests: Limit::AtMost(1) },
+            max_request_tokens: Limit::Unlimited,
+            queue: QueueCaps::default(),
+        }],
+        fanout: Fanout::default(),
+    }
+}
+
+pub(super) fn class(name: &str, rank: u32, min_share: f64) -> Class {
+    let min_share = Share::new(min_share).expect("a valid share");
+    Class { name: name.into(), rank, max_wait: Limit::Unlimited, min_share }
+}
+
+/// A request in words.
+#[derive(Clone, Debug)]
+pub(super) struct Ask {
+    pub(super) tenant: &'static str,
+    pub(super) session: Option<&'static str>,
+    pub(super) class: u16,
+    pub(super) input: u64,
+    pub(super) output: u64,
+    pub(super) weight: Weight,
+    pub(super) deadline: Option<f64>,
+    pub(super) cap: Option<u64>,
+    pub(super) streamed: bool,
+}
+
+/// A request of a tenant: 100 tokens in, 100 expected out.
+pub(super) fn of(tenant: &'static str) -> Ask {
+    Ask {
+        tenant,
+        session: None,
+        class: 0,
+        input: 100,
+        output: 100,
+        weight: Weight::ONE,
+        deadline: None,
+        cap: None,
+        streamed: true,
+    }
+}
+
+pub(super) struct World {
+    pub(super) engine: Engine,
+    pub(super) books: Memory,
+    pub(super) events: Vec<Event>,
+    pub(super) now: Instant,
+    requests: u64,
+    answers: Vec<(RequestId, Verdict)>,
+}
+
+impl World {
+    pub(super) fn new(policy: Policy) -> Self {
+        Self::with(policy, Slots::Window)
+    }
+
+    pub(super) fn with(policy: Policy, slots: Slots) -> Self {
+        let engine = Engine::new(Arc::new(policy), Options { seed: 1, slots });
+        let (books, now) = (Memory::new(), Instant::EPOCH);
+        Self { engine, books, events: Vec::new(), now, requests: 0, answers: Vec::new() }
+    }
+
+    pub(super) fn feed(&mut self, input: Input) {
+        for effect in self.engine.on(self.now, input) {
+            match effect {
+                Effect::Answer { request, verdict } => self.answers.push((request, verdict)),
+                Effect::Post(entry) => self.books.post(&entry),
+                Effect::Emit(event) => self.events.push(event),
+            }
+        }
+    }
+
+    pub(super) fn ask(&mut self, ask: &Ask) -> RequestId {
+        let id = RequestId::new(self.requests);
+        self.requests += 1;
+        let w = token_weights();
+        let price = Price::new(TokenWeight::ONE, [w.input, w.cached_input, w.cache_write, w.output, w.reasoning]);
+        let subject = Subject {
+            pool: PoolIndex::new(0),
+            class: ClassIndex::new(ask.class),
+            tenant: TenantId::from(ask.tenant),
+            session: ask.session.map(SessionId::from),
+        };
+        self.feed(Input::Arrive(Box::new(Request {
+            id,
+            subject,
+            weight: ask.weight,
+            price,
+            expected: Usage::plain(Tokens::new(ask.input), Tokens::new(ask.output)),
+            output_cap: ask.cap.map(Tokens::new).into(),
+            bytes: Bytes::new(1_000),
+            deadline: ask.deadline.map(at),
+            streamed: ask.streamed,
+        })));
+        id
+    }
+
+    /// How many requests were asked for.
+    pub(super) fn asked(&self) -> u64 {
+        self.requests
+    }
+
+    pub(super) fn at(&mut self, secs: f64) -> &mut Self {
+        self.now = at(secs);
+        self
+    }
+
+    pub(super) fn tick(&mut self, secs: f64) {
+        self.at(secs).feed(Input::Tick);
+    }
+
+    /// The request's ticket, if it was let through.
+    pub(super) fn ticket(&self, request: RequestId) -> Option<&Ticket> {
+        self.answers.iter().find_map(|(id, verdict)| match verdict {
+            Verdict::Admitted(ticket) if *id == request => Some(ticket),
+            Verdict::Admitted(_) | Verdict::Refused(_) => None,
+        })
+    }
+
+    pub(super) fn refusal(&self, request: RequestId) -> Option<&Refusal> {
+        self.answers.iter().find_map(|(id, verdict)| match verdict {
+            Verdict::Refused(refusal) if *id == request => Some(refusal),
+            Verdict::Admitted(_) | Verdict::Refused(_) => None,
+        })
+    }
+
+    pub(super) fn code(&self, request: RequestId) -> Option<&'static str> {
+        self.refusal(request).map(|refusal| refusal.reason.code())
+    }
+
+    pub(super) fn waits(&self, request: RequestId) -> bool {
+        self.answers.iter().all(|(id, _)| *id != request)
+    }
+
+    pub(super) fn end(&mut self, request: RequestId, outcome: Outcome, usage: Reported) {
+        let ticket = self.ticket(request).expect("the request was let through").id;
+        self.settle(ticket, outcome, usage);
+    }
+
+    pub(super) fn settle(&mut self, ticket: TicketId, outcome: Outcome, usage: Reported) {
+        self.feed(Input::Settle { ticket, ending: Ending { outcome, usage } });
+    }
+
+    /// The request completes with this much output.
+    pub(super) fn complete(&mut self, request: RequestId, output: u64) {
+        let input = self.flight_input(request);
+        self.end(request, Outcome::Completed, Reported::Final(Usage::plain(input, Tokens::new(output))));
+    }
+
+    fn flight_input(&self, request: RequestId) -> Tokens {
+        let views = self.engine.requests();
+        views.iter().find(|view| view.request == request).expect("in flight").expected.input()
+    }
+
+    pub(super) fn progress(&mut self, request: RequestId, output: u64) {
+        let ticket = self.ticket(request).expect("the request was let through").id;
+        self.feed(Input::Progress { ticket, output: Tokens::new(output) });
+    }
+
+    /// Completes whatever is in flight with what was expected, again and again, `times` times; who was
+    /// dispatched meanwhile, in order.
+    pub(super) fn serve(&mut self, times: usize) -> Vec<String> {
+        let mut served = Vec::new();
+        for _ in 0..times {
+            let Some(flight) = self
+                .engine
+                .requests()
+                .into_iter()
+                .find(|view| !matches!(view.state, crate::admission::RequestState::Queued))
+            else {
+                break;
+            };
+            served.push(flight.subject.tenant.to_string());
+            self.now = self.now + Span::from_millis(100);
+            self.complete(flight.request, flight.expected.output().get());
+        }
+        served
+    }
+
+    pub(super) fn v(&self, tenant: &str) -> VirtualTokens {
+        let views = self.engine.tenants();
+        views.iter().find(|view| view.tenant.as_str() == tenant).expect("the tenant is known").virtual_tokens
+    }
+
+    pub(super) fn total(&self) -> Balance {
+        self.books.total()
+    }
+}

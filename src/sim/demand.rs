@@ -1,0 +1,76 @@
+//! One request as the outside world knows it: who sends it, when, how long its answer will be.
+//!
+//! The simulated engine may look at all of it. The gateway under test sees only what a gateway would: the
+//! length of an answer reaches it token by token, as it is produced.
+
+use std::sync::Arc;
+
+use crate::costing::Effort;
+use crate::units::{Instant, Limit, SessionId, Span, TenantId, Tokens};
+
+/// One request of a workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Demand {
+    /// When it arrives.
+    pub arrival: Instant,
+    /// Who sends it.
+    pub tenant: TenantId,
+    /// The session it belongs to.
+    pub session: Option<SessionId>,
+    /// The model it names, before aliases.
+    pub model: Arc<str>,
+    /// The class it wishes for.
+    pub class: Option<Arc<str>>,
+    /// Input tokens.
+    pub input: Tokens,
+    /// How many of them the engine has cached.
+    pub cached: Tokens,
+    /// Output tokens its answer will have.
+    pub output: Tokens,
+    /// The most output it allows, which the gateway is told.
+    pub max_tokens: Limit<Tokens>,
+    /// How long after its arrival being dispatched is still of use to it, which the gateway is told.
+    pub deadline: Option<Span>,
+    /// How hard it asks the model to think.
+    pub effort: Effort,
+    /// What becomes of it once it is let through.
+    pub fate: Fate,
+}
+
+/// How a request's life outside the gateway goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// The client waits for the end of the answer.
+    Patient,
+    /// The client leaves this long after arriving, wherever the request then stands.
+    LeavesAfter(Span),
+    /// The engine fails it after this many output tokens.
+    FailsAfter(Tokens),
+}
+
+impl Demand {
+    /// A patient request for a nameless model, without session, class, cap or deadline.
+    #[must_use]
+    pub fn plain(arrival: Instant, tenant: TenantId, input: Tokens, output: Tokens) -> Self {
+        Self {
+            arrival,
+            tenant,
+            session: None,
+            model: "".into(),
+            class: None,
+            input,
+            cached: Tokens::ZERO,
+            output,
+            max_tokens: Limit::Unlimited,
+            deadline: None,
+            effort: Effort::Unstated,
+            fate: Fate::Patient,
+        }
+    }
+
+    /// The output tokens it will really produce: its answer, cut at its own cap.
+    #[must_use]
+    pub fn produced(&self) -> Tokens {
+        self.max_tokens.cap().map_or(self.output, |cap| cap.min(self.output))
+    }
+}

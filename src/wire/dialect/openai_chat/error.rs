@@ -1,0 +1,20 @@
+//! What an error looks like: `{"error": {message, type, param, code}}`, as the SDKs read it.
+
+use http::StatusCode;
+use serde_json::json;
+
+/// The body of an answer of ours.
+///
+/// The `code` is ours, so that an operator can tell this gateway's limits from the provider's; the `type` is the one
+/// OpenAI uses with that status.
+#[must_use]
+pub fn error_body(status: StatusCode, code: &str, param: Option<&str>, message: &str) -> String {
+    let kind = match status {
+        StatusCode::UNAUTHORIZED => "authentication_error",
+        StatusCode::FORBIDDEN => "permission_error",
+        StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+        status if status.is_client_error() => "invalid_request_error",
+        _ => "server_error",
+    };
+    json!({"error": {"message": message, "type": kind, "param": param, "code": code}}).to_string()
+}

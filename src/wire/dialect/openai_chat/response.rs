@@ -1,0 +1,172 @@
+//! Reads what an answer says it used, and what it contains where it does not say.
+//!
+//! The reported buckets overlap and are made disjoint here: cached and cache-written input lie inside
+//! `prompt_tokens`, reasoning inside `completion_tokens`. An explicit zero is a zero; what is missing is missing, and
+//! a usage without both totals is no usage. A part larger than its whole is cut down to it.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::costing::{Encoding, count_text};
+use crate::units::{Tokens, Usage};
+
+/// What a whole, non-streamed answer says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// The usage the upstream reports.
+    Reported(Usage),
+    /// No usage; the output was counted. Holds output only.
+    Counted {
+        /// Text the caller sees, tool calls included.
+        visible: Tokens,
+        /// Reasoning.
+        reasoning: Tokens,
+    },
+    /// Not a completion.
+    Unreadable,
+}
+
+/// Reads a whole answer.
+#[must_use]
+pub fn read_reply(body: &[u8], encoding: Encoding) -> Reply {
+    #[derive(Deserialize)]
+    struct Form {
+        usage: Option<Value>,
+        choices: Option<Vec<Choice>>,
+    }
+    #[derive(Deserialize)]
+    struct Choice {
+        message: Option<Value>,
+    }
+    let Ok(form) = serde_json::from_slice::<Form>(body) else { return Reply::Unreadable };
+    if let Some(usage) = form.usage.as_ref().and_then(read_usage) {
+        return Reply::Reported(usage);
+    }
+    let Some(choices) = form.choices else { return Reply::Unreadable };
+    let (mut visible, mut reasoning) = (Tokens::ZERO, Tokens::ZERO);
+    for message in choices.iter().filter_map(|choice| choice.message.as_ref()) {
+        for fragment in fragments(message) {
+            match fragment {
+                Fragment::Visible(text) => visible += count_text(encoding, text),
+                Fragment::Reasoning(text) => reasoning += count_text(encoding, text),
+            }
+        }
+    }
+    Reply::Counted { visible, reasoning }
+}
+
+/// Reads a `usage` object; `None` when a total is missing.
+#[must_use]
+pub fn read_usage(usage: &Value) -> Option<Usage> {
+    let number = |value: &Value| value.as_u64().map(Tokens::new);
+    let part = |group: &str, name: &str| number(&usage[group][name]);
+    let total = number(&usage["total_tokens"]);
+    let (input, output) = match (number(&usage["prompt_tokens"]), number(&usage["completion_tokens"]), total) {
+        (Some(input), Some(output), _) => (input, output),
+        (Some(input), None, Some(total)) => (input, total.saturating_sub(input)),
+        (None, Some(output), Some(total)) => (total.saturating_sub(output), output),
+        _ => return None,
+    };
+    let none = Tokens::ZERO;
+    let cached = part("prompt_tokens_details", "cached_tokens").unwrap_or(none).min(input);
+    let written = part("prompt_tokens_details", "cache_write_tokens").unwrap_or(none).min(input.saturating_sub(cached));
+    // SGLang reports reasoning beside the totals instead of among the details.
+    let reasoning = part("completion_tokens_details", "reasoning_tokens")
+        .or_else(|| number(&usage["reasoning_tokens"]))
+        .unwrap_or(none)
+        .min(output);
+    Some(Usage {
+        uncached_input: input.saturating_sub(cached + written),
+        cached_input: cached,
+        cache_write: written,
+        visible_output: output.saturating_sub(reasoning),
+        reasoning_output: reasoning,
+    })
+}
+
+/// A text the model produced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fragment<'a> {
+    /// Part of the answer.
+    Visible(&'a str),
+    /// Part of the reasoning.
+    Reasoning(&'a str),
+}
+
+/// The texts in a message or in a stream's delta, which have the same shape.
+pub(super) fn fragments(message: &Value) -> Vec<Fragment<'_>> {
+    let mut found = Vec::new();
+    found.extend(["content", "refusal"].iter().filter_map(|name| message[*name].as_str()).map(Fragment::Visible));
+    // vLLM and DeepSeek say `reasoning_content`, newer vLLM and OpenRouter `reasoning`; never both count.
+    let reasoning = message["reasoning_content"].as_str().or_else(|| message["reasoning"].as_str());
+    found.extend(reasoning.map(Fragment::Reasoning));
+    let calls = message["tool_calls"].as_array().into_iter().flatten().map(|call| &call["function"]);
+    for function in calls.chain([&message["function_call"]]) {
+        found.extend(["name", "arguments"].iter().filter_map(|name| function[*name].as_str()).map(Fragment::Visible));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{Reply, read_reply, read_usage};
+    use crate::costing::Encoding;
+    use crate::units::{Tokens, Usage};
+
+    fn usage(buckets: [u64; 5]) -> Usage {
+        let [uncached_input, cached_input, cache_write, visible_output, reasoning_output] = buckets.map(Tokens::new);
+        Usage { uncached_input, cached_input, cache_write, visible_output, reasoning_output }
+    }
+
+    #[test]
+    fn overlapping_buckets_become_disjoint() {
+        let full = json!({
+            "prompt_tokens": 100, "completion_tokens": 50, "total_tokens": 150,
+            "prompt_tokens_details": {"cached_tokens": 60, "cache_write_tokens": 10},
+            "completion_tokens_details": {"reasoning_tokens": 30, "rejected_prediction_tokens": 5},
+        });
+        assert_eq!(read_usage(&full), Some(usage([30, 60, 10, 20, 30])));
+        let nulls = json!({"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": null});
+        assert_eq!(read_usage(&nulls), Some(usage([7, 0, 0, 3, 0])));
+        let sglang = json!({"prompt_tokens": 7, "completion_tokens": 3, "reasoning_tokens": 2});
+        assert_eq!(read_usage(&sglang), Some(usage([7, 0, 0, 1, 2])));
+    }
+
+    #[test]
+    fn zero_is_zero_and_missing_is_missing() {
+        assert_eq!(read_usage(&json!({"prompt_tokens": 0, "completion_tokens": 0})), Some(usage([0; 5])));
+        assert_eq!(read_usage(&json!({"prompt_tokens": 5, "total_tokens": 9})), Some(usage([5, 0, 0, 4, 0])));
+        for missing in [json!({}), json!(null), json!({"prompt_tokens": 5}), json!({"completion_tokens": 5})] {
+            assert_eq!(read_usage(&missing), None, "{missing}");
+        }
+        for wrong in [json!(-5), json!(1.5), json!("5"), json!(null)] {
+            assert_eq!(read_usage(&json!({"prompt_tokens": wrong, "completion_tokens": 5})), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_part_is_never_larger_than_its_whole() {
+        let wrong = json!({
+            "prompt_tokens": 10, "completion_tokens": 5,
+            "prompt_tokens_details": {"cached_tokens": 8, "cache_write_tokens": 8},
+            "completion_tokens_details": {"reasoning_tokens": 99},
+        });
+        let read = read_usage(&wrong).expect("totals are there");
+        assert_eq!(read, usage([0, 8, 2, 0, 5]));
+    }
+
+    #[test]
+    fn an_answer_without_usage_is_counted() {
+        let body = json!({"choices": [
+            {"message": {"content": "hello world", "reasoning_content": "hello"}},
+            {"message": {"content": null, "tool_calls": [{"function": {"name": "hello", "arguments": "hello"}}]}},
+        ]});
+        let counted = Reply::Counted { visible: Tokens::new(4), reasoning: Tokens::new(1) };
+        assert_eq!(read_reply(body.to_string().as_bytes(), Encoding::O200k), counted);
+        for unreadable in ["", "<html>", "[]", "{}", "{\"error\":{}}"] {
+            assert_eq!(read_reply(unreadable.as_bytes(), Encoding::O200k), Reply::Unreadable, "{unreadable}");
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Finds out who is calling: verified, or nobody.
+//!
+//! The policy's rules are tried in order and the first that yields a tenant decides. A header names a tenant only on
+//! a trusted listener. A key that is presented and not known is refused at once and never passed to the next rule,
+//! or a typing mistake would turn a tenant into the anonymous one. Session and class are what the client says; they
+//! only ever divide the tenant's own share. Nothing here compares a secret byte by byte, and keys are known by
+//! their SHA-256 alone.
+
+use http::HeaderMap;
+use http::header::{AUTHORIZATION, HeaderName};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use crate::policy::model::{ApiKey, Caller, Identity, KeyRing, TenantSource, Trust};
+use crate::units::{SessionId, TenantId};
+
+/// The longest name a client may give anything.
+pub const MAX_NAME: usize = 256;
+
+const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// Who is calling, and how that was found out.
+#[derive(Clone, Debug)]
+pub struct Identified {
+    /// Who.
+    pub caller: Caller,
+    /// Whether the caller showed one of our keys, which then must not travel on.
+    pub by_key: bool,
+}
+
+/// Why nobody is calling.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IdentityError {
+    /// A key was presented that is not known.
+    #[error("the API key is not known to this gateway")]
+    UnknownKey,
+    /// No rule yielded a tenant; what would have.
+    #[error("no tenant: {0}")]
+    Unidentified(String),
+    /// A header cannot be read as a name.
+    #[error("{0}")]
+    Malformed(String),
+}
+
+/// Whether headers on this listener may name the tenant.
+#[must_use]
+pub fn trusts_proxy(trust: Trust, listener: std::net::IpAddr) -> bool {
+    match trust {
+        Trust::Loopback => listener.is_loopback(),
+        Trust::Listeners { proxy, .. } => proxy,
+    }
+}
+
+/// Applies the identity rules to a request's headers.
+///
+/// # Errors
+/// When no rule yields a tenant, a key is unknown, or a header is no name.
+pub fn identify(rules: &Identity, trusted: bool, headers: &HeaderMap) -> Result<Identified, IdentityError> {
+    let (tenant, by_key) = tenant(rules, trusted, headers)?;
+    let session = first_name(headers, &rules.session)?.map(SessionId::from);
+    let wished_class = first_name(headers, &rules.class)?.map(str::to_owned);
+    Ok(Identified { caller: Caller { tenant, session, wished_class }, by_key })
+}
+
+fn tenant(rules: &Identity, trusted: bool, headers: &HeaderMap) -> Result<(TenantId, bool), IdentityError> {
+    for rule in &rules.tenant {
+        match rule {
+            TenantSource::ApiKey(ring) => {
+                if let Some(key) = presented_key(headers)? {
+                    let key = find(ring, key).ok_or(IdentityError::UnknownKey)?;
+                    return Ok((key.tenant.clone(), true));
+                }
+            }
+            TenantSource::Header(name) if trusted => {
+                if let Some(tenant) = name_in(headers, name)? {
+                    return Ok((TenantId::from(tenant), false));
+                }
+            }
+            TenantSource::Header(_) => {}
+            TenantSource::Fallback(tenant) => return Ok((tenant.clone(), false)),
+        }
+    }
+    Err(IdentityError::Unidentified(wanted(rules, trusted)))
+}
+
+/// What would have identified the caller, in words.
+fn wanted(rules: &Identity, trusted: bool) -> String {
+    let ways: Vec<String> = rules
+        .tenant
+        .iter()
+        .filter_map(|rule| match rule {
+            TenantSource::ApiKey(_) => Some("an API key (Authorization: Bearer, or x-api-key)".into()),
+            TenantSource::Header(name) if trusted => Some(format!("the header {name}")),
+            TenantSource::Header(name) => Some(format!("the header {name}, but only on a trusted listener")),
+            TenantSource::Fallback(_) => None,
+        })
+        .collect();
+    if ways.is_empty() { "the policy has no identity rule".into() } else { format!("send {}", ways.join(", or ")) }
+}
+
+/// The key the client shows, if it shows one.
+fn presented_key(headers: &HeaderMap) -> Result<Option<&[u8]>, IdentityError> {
+    let bearer = single(headers, &AUTHORIZATION)?.map(http::HeaderValue::as_bytes).and_then(|value| {
+        let (scheme, key) = value.split_at_checked(7)?;
+        scheme.eq_ignore_ascii_case(b"Bearer ").then(|| key.trim_ascii())
+    });
+    let key = match bearer {
+        Some(key) => Some(key),
+        None => single(headers, &X_API_KEY)?.map(|value| value.as_bytes().trim_ascii()),
+    };
+    Ok(key.filter(|key| !key.is_empty()))
+}
+
+/// Looks at every key, so that the time tells nothing about which one it was.
+fn find<'ring>(ring: &'ring KeyRing, key: &[u8]) -> Option<&'ring ApiKey> {
+    let digest: [u8; 32] = Sha256::digest(key).into();
+    ring.keys.iter().fold(None, |found, known| if known.sha256.ct_eq(&digest).into() { Some(known) } else { found })
+}
+
+fn first_name<'a>(headers: &'a HeaderMap, names: &[HeaderName]) -> Result<Option<&'a str>, IdentityError> {
+    names.iter().find_map(|name| name_in(headers, name).transpose()).transpose()
+}
+
+/// The name a header gives; `None` when it is absent or empty.
+fn name_in<'a>(headers: &'a HeaderMap, header: &HeaderName) -> Result<Option<&'a str>, IdentityError> {
+    let Some(value) = single(headers, header)? else { return Ok(None) };
+    let name = std::str::from_utf8(value.as_bytes())
+        .ok()
+        .filter(|name| !name.chars().any(char::is_control))
+        .ok_or_else(|| IdentityError::Malformed(format!("the header {header} must be plain UTF-8 text")))?
+        .trim();
+    if name.len() > MAX_NAME {
+        let length = name.len();
+        let what = format!("the header {header} must have at most {MAX_NAME} bytes, not {length}");
+        return Err(IdentityError::Malformed(what));
+    }
+    Ok(Some(name).filter(|name| !name.is_empty()))
+}
+
+/// A header's one value. Given twice it is refused: another hop might believe the other one.
+fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a http::HeaderValue>, IdentityError> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next();
+    if values.next().is_some() {
+        return Err(IdentityError::Malformed(format!("the header {name} is given more than once")));
+    }
+    Ok(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use http::{HeaderMap, HeaderName, HeaderValue};
+    use sha2::{Digest, Sha256};
+
+    use super::{IdentityError, identify};
+    use crate::policy::model::{ApiKey, Identity, KeyRing, TenantSource, Trust};
+    use crate::units::TenantId;
+
+    const TENANT: HeaderName = HeaderName::from_static("x-tenant-id");
+
+    fn rules(fallback: bool) -> Identity {
+        let key = ApiKey { sha256: Sha256::digest(b"sk-good").into(), tenant: TenantId::from("acme"), name: None };
+        let mut tenant =
+            vec![TenantSource::ApiKey(Arc::new(KeyRing { keys: vec![key] })), TenantSource::Header(TENANT)];
+        tenant.extend(fallback.then(|| TenantSource::Fallback(TenantId::from("anonymous"))));
+        Identity {
+            tenant,
+            trust: Trust::Loopback,
+            session: vec![HeaderName::from_static("x-claude-code-session-id"), HeaderName::from_static("session-id")],
+            class: vec![HeaderName::from_static("x-priority")],
+        }
+    }
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        let value = |text: &str| HeaderValue::from_bytes(text.as_bytes()).expect("a valid value");
+        pairs.iter().map(|(name, text)| (HeaderName::from_static(name), value(text))).collect()
+    }
+
+    fn tenant(fallback: bool, trusted: bool, pairs: &[(&'static str, &str)]) -> Result<String, IdentityError> {
+        let identified = identify(&rules(fallback), trusted, &headers(pairs))?;
+        Ok(identified.caller.tenant.as_str().to_owned())
+    }
+
+    #[test]
+    fn the_first_rule_that_yields_a_tenant_decides() {
+        let both = [("authorization", "Bearer sk-good"), ("x-tenant-id", "globex")];
+        assert_eq!(tenant(true, true, &both), Ok("acme".into()));
+        assert_eq!(tenant(true, true, &[("x-api-key", "sk-good")]), Ok("acme".into()));
+        assert_eq!(tenant(true, true, &[("authorization", "bearer  sk-good ")]), Ok("acme".into()));
+        assert_eq!(tenant(true, true, &both[1..]), Ok("globex".into()));
+        assert_eq!(tenant(true, true, &[]), Ok("anonymous".into()));
+        assert_eq!(tenant(true, true, &[("x-tenant-id", "  ")]), Ok("anonymous".into()));
+    }
+
+    #[test]
+    fn a_header_names_nobody_on_a_listener_that_is_not_trusted() {
+        assert_eq!(tenant(true, false, &[("x-tenant-id", "globex")]), Ok("anonymous".into()));
+        let error = tenant(false, false, &[("x-tenant-id", "globex")]).expect_err("nobody");
+        assert!(error.to_string().contains("x-tenant-id, but only on a trusted listener"), "{error}");
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_and_never_falls_through() {
+        let wrong = [("authorization", "Bearer sk-bad"), ("x-tenant-id", "globex")];
+        assert_eq!(tenant(true, true, &wrong), Err(IdentityError::UnknownKey));
+        // Another scheme is not one of our keys, and says nothing.
+        assert_eq!(tenant(true, true, &[("authorization", "Basic abc")]), Ok("anonymous".into()));
+    }
+
+    #[test]
+    fn session_and_class_are_what_the_client_says() {
+        let identified = identify(&rules(true), true, &headers(&[("session-id", "s1"), ("x-priority", "batch")]));
+        let caller = identified.expect("anonymous").caller;
+        assert_eq!(caller.session.as_ref().map(crate::units::SessionId::as_str), Some("s1"));
+        assert_eq!(caller.wished_class.as_deref(), Some("batch"));
+    }
+
+    #[test]
+    fn names_are_short_plain_and_given_once() {
+        let long = "x".repeat(257);
+        for pairs in [
+            vec![("x-tenant-id", long.as_str())],
+            vec![("session-id", long.as_str())],
+            vec![("x-priority", "a\tb")],
+            vec![("x-tenant-id", "a"), ("x-tenant-id", "b")],
+            vec![("authorization", "Bearer sk-good"), ("authorization", "Bearer sk-bad")],
+        ] {
+            assert!(matches!(tenant(true, true, &pairs), Err(IdentityError::Malformed(_))), "{pairs:?}");
+        }
+        let latin = HeaderMap::from_iter([(TENANT, HeaderValue::from_bytes(b"caf\xe9").expect("a legal value"))]);
+        assert!(matches!(identify(&rules(true), true, &latin), Err(IdentityError::Malformed(_))));
+    }
+}

@@ -1,0 +1,11 @@
+//! Doors: they translate between a wire and the core, and decide nothing.
+//!
+//! A door reads who is calling ([`identity`]) and what is asked for ([`dialect`]), has it quoted and admitted, and
+//! passes the answer through while watching what it really costs. What a refusal looks like on a wire stands in one
+//! table, [`answer`].
+
+pub mod answer;
+pub mod dialect;
+pub mod identity;
+
+pub use crate::costing::Call;
