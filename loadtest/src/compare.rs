@@ -7,7 +7,7 @@
 //! fcfs's tokens a second. The drain is computed from the engine's own numbers by running its model.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
