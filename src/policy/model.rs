@@ -96,6 +96,40 @@ pub struct Cost {
     pub weights: TokenWeights,
     /// Models that cost more or less; the first that matches decides.
     pub models: Vec<ModelCost>,
+    /// How many times the usual output to expect for a stated reasoning effort without history.
+    pub effort: EffortFactors,
+}
+
+/// A factor on the predictor's prior for each reasoning effort a request may state.
+#[derive(Clone, Copy, Debug)]
+pub struct EffortFactors {
+    /// No reasoning.
+    pub none: TokenWeight,
+    /// As little as possible.
+    pub minimal: TokenWeight,
+    /// Little.
+    pub low: TokenWeight,
+    /// Some.
+    pub medium: TokenWeight,
+    /// Much.
+    pub high: TokenWeight,
+    /// Very much.
+    pub xhigh: TokenWeight,
+    /// As much as possible.
+    pub max: TokenWeight,
+}
+
+impl EffortFactors {
+    /// No stated effort changes what is expected.
+    pub const NEUTRAL: Self = Self {
+        none: TokenWeight::ONE,
+        minimal: TokenWeight::ONE,
+        low: TokenWeight::ONE,
+        medium: TokenWeight::ONE,
+        high: TokenWeight::ONE,
+        xhigh: TokenWeight::ONE,
+        max: TokenWeight::ONE,
+    };
 }
 
 /// Weights of the five disjoint buckets.

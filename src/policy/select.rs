@@ -73,3 +73,6 @@ impl Pool {
         self.aliases.iter().find(|alias| alias.from.matches(model)).map_or(model, |alias| alias.to.as_str())
     }
 }
+
+#[cfg(test)]
+mod tests;

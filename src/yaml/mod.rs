@@ -12,7 +12,8 @@
 //! more than a moment or a few megabytes.
 //!
 //! A schema may say under [`LATER`] what is known by name but not built: keys of an object, or values of a
-//! scalar. They are refused as such, rather than as typos.
+//! scalar. They are refused as such, rather than as typos. Under [`REFUSED`] it may give the answer to a key that
+//! people are likely to try.
 
 mod check;
 mod mistake;
@@ -34,6 +35,8 @@ pub use tree::Positions;
 
 /// The schema extension that lists keys or values known by name but not available in this build.
 pub const LATER: &str = "x-later";
+/// The schema extension that lists keys refused for a reason of their own: each with what to do instead.
+pub const REFUSED: &str = "x-refused";
 
 /// The largest text accepted, in bytes.
 pub const MAX_BYTES: usize = 1 << 20;

@@ -46,7 +46,7 @@ fn whole<'text>(text: &'text str, unsigned: &'text str) -> Option<(u32, &'text s
 }
 
 fn integer(negative: bool, digits: &str, radix: u32) -> Result<Value, String> {
-    let too_large = || format!("the number is too large; the largest is {}", u64::MAX);
+    let too_large = || format!("the number is too large; the largest is {}; if it is text, put it in quotes", u64::MAX);
     let magnitude = u64::from_str_radix(digits, radix).map_err(|_| too_large())?;
     if !negative {
         return Ok(Value::from(magnitude));
@@ -71,7 +71,7 @@ fn is_decimal(unsigned: &str) -> bool {
 
 fn decimal(text: &str) -> Result<Value, String> {
     let number = text.parse().ok().and_then(Number::from_f64);
-    number.map(Value::Number).ok_or_else(|| "the number is too large".into())
+    number.map(Value::Number).ok_or_else(|| "the number is too large; if it is text, put it in quotes".into())
 }
 
 #[cfg(test)]

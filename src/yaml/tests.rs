@@ -172,7 +172,7 @@ fn what_is_outside_the_language_is_refused_where_it_stands() {
         ),
         (
             "version: 18446744073709551616\n",
-            "1:10: version: \"18446744073709551616\": the number is too large; the largest is 18446744073709551615",
+            "1:10: version: \"18446744073709551616\": the number is too large; the largest is 18446744073709551615; if it is text, put it in quotes",
         ),
         ("version: 1\npools:\n", "2:6: pools: has no value; give it one, or leave the key out"),
         ("version: 1\n---\nversion: 1\n", "3:1: a second document begins here; a file holds one"),

@@ -8,8 +8,8 @@ use crate::admission::{
 use crate::ledger::{Balance, Ledger, Memory};
 use crate::policy::Pattern;
 use crate::policy::model::{
-    Algorithm, Charge, Class, Cost, Fairness, Fanout, Identity, Policy, Pool, QueueCaps, TenantRule, TokenWeights,
-    Trust, Window,
+    Algorithm, Charge, Class, Cost, EffortFactors, Fairness, Fanout, Identity, Policy, Pool, QueueCaps, TenantRule,
+    TokenWeights, Trust, Window,
 };
 use crate::units::{
     Bytes, ClassIndex, Instant, Limit, PoolIndex, Price, RequestId, SessionId, Share, Span, TenantId, TicketId,
@@ -37,7 +37,7 @@ fn token_weights() -> TokenWeights {
 pub(super) fn policy() -> Policy {
     Policy {
         identity: Identity { tenant: Vec::new(), trust: Trust::Loopback, session: Vec::new(), class: Vec::new() },
-        cost: Cost { weights: token_weights(), models: Vec::new() },
+        cost: Cost { weights: token_weights(), models: Vec::new(), effort: EffortFactors::NEUTRAL },
         fairness: Fairness { algorithm: Algorithm::Vtc, charge: Charge::Predicted },
         classes: vec![class("standard", 0, 0.0)],
         default_class: ClassIndex::new(0),
@@ -146,6 +146,11 @@ impl World {
             streamed: ask.streamed,
         })));
         id
+    }
+
+    /// How many requests were asked for.
+    pub(super) fn asked(&self) -> u64 {
+        self.requests
     }
 
     pub(super) fn at(&mut self, secs: f64) -> &mut Self {

@@ -3,7 +3,8 @@
 use serde_json::{Map, Value};
 
 use super::super::tree::{Entry, Node};
-use super::{Checker, LATER, words};
+use super::super::{LATER, REFUSED};
+use super::{Checker, words};
 
 impl<'schema> Checker<'schema> {
     pub(super) fn object(&mut self, rules: &'schema Map<String, Value>, entries: &[Entry], node: &Node) {
@@ -34,6 +35,8 @@ impl<'schema> Checker<'schema> {
         let later = rules.get(LATER).and_then(Value::as_array);
         let message = if later.is_some_and(|later| later.iter().any(|name| name == entry.key.as_str())) {
             "is not available in this build; remove the key".to_owned()
+        } else if let Some(answer) = rules.get(REFUSED).and_then(|refused| refused.get(&entry.key)?.as_str()) {
+            answer.to_owned()
         } else {
             words::unknown_key(&entry.key, known)
         };

@@ -1,0 +1,81 @@
+//! Who a request belongs to, as written.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Who a request belongs to.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Identity {
+    /// Where the tenant is read from. The first entry that yields a value decides; when none does, the request is
+    /// refused with 401.
+    #[schemars(length(min = 1, max = 32))]
+    pub(crate) tenant: Vec<TenantSource>,
+
+    /// The listeners whose headers may name the tenant. When left out: those bound to a loopback address. A header
+    /// on any other listener is ignored, since whoever can reach it could claim to be anyone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16), example = [Listener::Proxy])]
+    pub(crate) trust: Option<Vec<Listener>>,
+
+    /// Where the session is read from: the conversation or agent run that a request is part of. The client says
+    /// so itself; a session only ever divides the share of its own tenant.
+    #[schemars(length(max = 32))]
+    pub(crate) session: Vec<SessionSource>,
+
+    /// Where the wish for a class is read from. It is granted only within the classes of the tenant.
+    #[schemars(length(max = 32))]
+    pub(crate) class: Vec<ClassSource>,
+}
+
+impl Default for Identity {
+    fn default() -> Self {
+        let sessions = ["x-claude-code-session-id", "session-id", "x-session-id"];
+        Self {
+            tenant: vec![TenantSource::Header("x-tenant-id".into()), TenantSource::Fallback("anonymous".into())],
+            trust: None,
+            session: sessions.map(|header| SessionSource::Header(header.into())).into(),
+            class: vec![ClassSource::Header("x-priority".into())],
+        }
+    }
+}
+
+/// One place to read the tenant from.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(extend("x-later" = ["metadata"]))]
+pub(crate) enum TenantSource {
+    /// A file of API keys, beside the policy file: `keys: [{sha256: ..., tenant: acme, name: ci}]`. The key is read
+    /// from `Authorization: Bearer` or `x-api-key`. A request with a key that is not in the file is refused with
+    /// 401, and no further entry is asked.
+    ApiKey(#[schemars(length(min = 1, max = 4096))] String),
+    /// A header, believed only on a listener named in `trust`.
+    Header(String),
+    /// This tenant, for everybody who got this far.
+    Fallback(String),
+}
+
+/// One place to read the session from.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum SessionSource {
+    /// A header.
+    Header(String),
+}
+
+/// One place to read the wish for a class from.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ClassSource {
+    /// A header.
+    Header(String),
+}
+
+/// A listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(extend("x-later" = ["grpc"]))]
+pub(crate) enum Listener {
+    /// The reverse proxy's.
+    Proxy,
+}

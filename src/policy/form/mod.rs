@@ -1,0 +1,107 @@
+//! The policy as it is written: one struct a mapping, one field a key, every default in one place.
+//!
+//! These structs are the single source of what a policy file may say. The reader's schema, the manual
+//! (`docs/policy.md`), `policies/schema.json` and `policies/default.yaml` are all generated from them, and the
+//! doc comment of a field is what an operator reads about that key. What cannot be said by a type
+//! (that a name exists, that shares add up) is checked by [`parse`](super::parse).
+//!
+//! A key or value that is named in the plan but not built stands under `x-later`, not as a field: it is refused
+//! as "not available in this build", and no struct holds a setting that does nothing.
+
+mod cost;
+mod identity;
+mod pools;
+mod scheduling;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub(super) use cost::{Cost, Effort, TokenWeights};
+pub(super) use identity::{ClassSource, Identity, Listener, SessionSource, TenantSource};
+pub(super) use pools::{Alias, Pool, Queue};
+pub(super) use scheduling::{Algorithm, Charge, Class, Fairness, Fanout, Tenant};
+
+/// What Tallygate lets through, in which order, and what it refuses.
+///
+/// Every key but `version` has a default, so `version: 1` alone is a working policy. An unknown key is an error.
+/// The order of every list has meaning: the first entry that fits decides.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Policy", extend("x-later" = ["limits", "budgets", "retries", "unmetered"]))]
+pub(crate) struct Policy {
+    /// The version of this format.
+    #[schemars(extend("const" = 1))]
+    pub(crate) version: u32,
+
+    /// Who a request belongs to.
+    #[serde(default)]
+    pub(crate) identity: Identity,
+
+    /// What tokens cost: the service a request is charged with.
+    #[serde(default)]
+    pub(crate) cost: Cost,
+
+    /// How turns are given among those who wait.
+    #[serde(default)]
+    pub(crate) fairness: Fairness,
+
+    /// Priority classes. A class is served before those of higher rank, but a class that is owed its `min_share`
+    /// goes first.
+    #[serde(default = "scheduling::default_classes")]
+    #[schemars(length(min = 1, max = 100))]
+    pub(crate) classes: Vec<Class>,
+
+    /// The class of a request that does not ask for one its tenant may use. When left out: `standard` where there
+    /// is a class of that name, else the first class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(example = &"standard")]
+    pub(crate) default_class: Option<String>,
+
+    /// What tenants are given. The first rule whose `match` fits a tenant decides. A tenant that no rule fits has
+    /// weight 1 and the classes of a rule that does not list any.
+    #[serde(default)]
+    #[schemars(length(max = 10_000), example = scheduling::example_tenants())]
+    pub(crate) tenants: Vec<Tenant>,
+
+    /// Pools of serving capacity, each with its own window and queue. The first whose `models` fit serves a
+    /// request; a model that fits none is answered with 404.
+    #[serde(default = "pools::default_pools")]
+    #[schemars(length(min = 1, max = 100))]
+    pub(crate) pools: Vec<Pool>,
+
+    /// How many requests of one session or tenant may be in flight at once. The excess waits, and while it waits
+    /// nobody else is held up by it.
+    #[serde(default)]
+    pub(crate) fanout: Fanout,
+
+    /// The semantic cache.
+    #[serde(default)]
+    pub(crate) cache: Cache,
+}
+
+/// The semantic cache.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Cache {
+    /// Whether answers are reused.
+    #[schemars(extend("x-later" = [true]))]
+    pub(crate) enabled: bool,
+}
+
+/// A length of time with its unit, such as `500ms`, `10s`, `2m` or `1h 30m`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("title" = "duration"))]
+pub(crate) struct Duration(pub(crate) String);
+
+/// A part of the whole, such as `20%`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("title" = "percentage"))]
+pub(crate) struct Percentage(pub(crate) String);
+
+/// A name, in which `*` stands for any run of characters. Case matters.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("title" = "pattern", "minLength" = 1, "maxLength" = 256))]
+pub(crate) struct Pattern(pub(crate) String);

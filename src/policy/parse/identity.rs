@@ -1,0 +1,100 @@
+//! Who a request belongs to.
+
+use std::sync::Arc;
+
+use http::HeaderName;
+
+use crate::yaml::Mistakes;
+
+use super::super::keys::{self, KeysText};
+use super::super::model::{Identity, TenantSource, Trust};
+use super::{Checks, all, form, values};
+
+type ReadKeys<'read> = &'read mut dyn FnMut(&str) -> Result<KeysText, Mistakes>;
+
+impl Checks<'_> {
+    pub(super) fn identity(&mut self, form: &form::Identity, read_keys: ReadKeys<'_>) -> Option<Identity> {
+        self.order_of_sources(&form.tenant);
+        let trust = self.trust(form);
+        let tenant = (0..).zip(&form.tenant).map(|(index, source)| self.tenant_source(index, source, read_keys));
+        let tenant = all(tenant.collect());
+        let session: Vec<&str> = form.session.iter().map(|form::SessionSource::Header(header)| &**header).collect();
+        let class: Vec<&str> = form.class.iter().map(|form::ClassSource::Header(header)| &**header).collect();
+        let session = self.headers("session", &session);
+        let class = self.headers("class", &class);
+        Some(Identity { tenant: tenant?, trust, session: session?, class: class? })
+    }
+
+    /// Notes sources that can never be asked.
+    fn order_of_sources(&mut self, sources: &[form::TenantSource]) {
+        let fallback = sources.iter().position(|source| matches!(source, form::TenantSource::Fallback(_)));
+        if let Some(fallback) = fallback {
+            let line = self.line_of(&format!("/identity/tenant/{fallback}"));
+            for index in fallback + 1..sources.len() {
+                let pointer = format!("/identity/tenant/{index}");
+                self.mistake(&pointer, format!("is never reached: the fallback on line {line} takes everybody"));
+            }
+        }
+        let is_keys = |source: &form::TenantSource| matches!(source, form::TenantSource::ApiKey(_));
+        for (index, _) in sources.iter().enumerate().filter(|(_, source)| is_keys(source)).skip(1) {
+            let pointer = format!("/identity/tenant/{index}");
+            self.mistake(
+                &pointer,
+                "is never reached: a key unknown to the first file is refused; put all keys in one file",
+            );
+        }
+        let header = |source: &form::TenantSource| match source {
+            form::TenantSource::Header(header) => Some(header.to_ascii_lowercase()),
+            form::TenantSource::ApiKey(_) | form::TenantSource::Fallback(_) => None,
+        };
+        let headers: Vec<(usize, String)> =
+            sources.iter().enumerate().filter_map(|(index, source)| Some((index, header(source)?))).collect();
+        self.repeated(headers.iter().map(|(_, header)| header.as_str()), "header", |nth| {
+            format!("/identity/tenant/{}/header", headers[nth].0)
+        });
+    }
+
+    fn trust(&mut self, form: &form::Identity) -> Trust {
+        let Some(listeners) = &form.trust else { return Trust::Loopback };
+        self.repeated(listeners.iter().map(|form::Listener::Proxy| "proxy"), "listener", |index| {
+            format!("/identity/trust/{index}")
+        });
+        let header = form.tenant.iter().position(|source| matches!(source, form::TenantSource::Header(_)));
+        if let Some(index) = header.filter(|_| listeners.is_empty()) {
+            let pointer = format!("/identity/tenant/{index}/header");
+            self.mistake(&pointer, "is never believed: `trust` names no listener");
+        }
+        Trust::Listeners { proxy: listeners.contains(&form::Listener::Proxy), grpc: false }
+    }
+
+    fn tenant_source(
+        &mut self,
+        index: usize,
+        source: &form::TenantSource,
+        read_keys: ReadKeys<'_>,
+    ) -> Option<TenantSource> {
+        let pointer = |kind| format!("/identity/tenant/{index}/{kind}");
+        match source {
+            form::TenantSource::Header(header) => {
+                self.gate(&pointer("header"), values::header(header)).map(TenantSource::Header)
+            }
+            form::TenantSource::Fallback(tenant) => {
+                self.gate(&pointer("fallback"), values::tenant(tenant)).map(TenantSource::Fallback)
+            }
+            form::TenantSource::ApiKey(file) => {
+                let ring = read_keys(file).and_then(|KeysText { name, text }| keys::parse(&name, &text));
+                let ring = ring.map_err(|mistakes| self.elsewhere.append(mistakes)).ok()?;
+                Some(TenantSource::ApiKey(Arc::new(ring)))
+            }
+        }
+    }
+
+    fn headers(&mut self, key: &str, written: &[&str]) -> Option<Vec<HeaderName>> {
+        let pointer = |index| format!("/identity/{key}/{index}/header");
+        let lower: Vec<String> = written.iter().map(|header| header.to_ascii_lowercase()).collect();
+        self.repeated(lower.iter().map(String::as_str), "header", pointer);
+        let headers =
+            written.iter().enumerate().map(|(index, header)| self.gate(&pointer(index), values::header(header)));
+        all(headers.collect())
+    }
+}

@@ -1,0 +1,86 @@
+//! Pools, their windows and queues.
+
+use crate::units::{Bytes, Limit, Model, Tokens};
+
+use super::super::Pattern;
+use super::super::model::{Alias, Pool, QueueCap, QueueCaps, Window};
+use super::{Checks, all, cap, form, values};
+
+impl Checks<'_> {
+    pub(super) fn pools(&mut self, forms: &[form::Pool]) -> Option<Vec<Pool>> {
+        self.repeated(forms.iter().map(|pool| pool.name.as_str()), "pool", |index| format!("/pools/{index}/name"));
+        let serves_all = |pool: &form::Pool| pool.models.iter().any(is_everything);
+        if let Some(first) = forms.iter().position(serves_all) {
+            for index in first + 1..forms.len() {
+                let message = format!("is never reached: pool `{}` before it serves every model", forms[first].name);
+                self.mistake(&format!("/pools/{index}"), message);
+            }
+        }
+        let pools = forms.iter().enumerate().map(|(index, form)| self.pool(index, form)).collect();
+        all(pools)
+    }
+
+    fn pool(&mut self, index: usize, form: &form::Pool) -> Option<Pool> {
+        let pointer = |key: &str| format!("/pools/{index}/{key}");
+        let name = self.gate(&pointer("name"), values::name(&form.name));
+        let models = self.models(&pointer("models"), &form.models);
+        let aliases = self.aliases(&pointer("aliases"), &form.aliases, models.as_deref());
+        let upstream = match &form.upstream {
+            Some(written) => self.gate(&pointer("upstream"), values::upstream(written)).map(Some),
+            None => Some(None),
+        };
+        Some(Pool {
+            name: name?,
+            models: models?,
+            aliases: aliases?,
+            upstream: upstream?,
+            window: Window { tokens: cap(form.window.tokens, Tokens::new), requests: form.window.requests.into() },
+            max_request_tokens: Limit::AtMost(Tokens::new(form.max_request_tokens)),
+            queue: queue(&form.queue),
+        })
+    }
+
+    fn models(&mut self, pointer: &str, forms: &[form::Pattern]) -> Option<Vec<Pattern>> {
+        let patterns: Vec<_> = forms.iter().collect();
+        self.unreachable(&patterns, |index| format!("{pointer}/{index}"));
+        let models = forms.iter().enumerate().map(|(index, form)| {
+            let pointer = format!("{pointer}/{index}");
+            self.gate(&pointer, Pattern::new(&form.0))
+        });
+        all(models.collect())
+    }
+
+    fn aliases(&mut self, pointer: &str, forms: &[form::Alias], models: Option<&[Pattern]>) -> Option<Vec<Alias>> {
+        let patterns: Vec<_> = forms.iter().map(|alias| &alias.from).collect();
+        self.unreachable(&patterns, |index| format!("{pointer}/{index}/from"));
+        let aliases = forms.iter().enumerate().map(|(index, form)| {
+            let from = self.gate(&format!("{pointer}/{index}/from"), Pattern::new(&form.from.0));
+            let to = format!("{pointer}/{index}/to");
+            if form.to.contains('*') {
+                self.mistake(&to, "must be one model's name, without `*`");
+            } else if models.is_some_and(|models| !models.iter().any(|pattern| pattern.matches(&form.to))) {
+                self.mistake(&to, format!("this pool does not serve `{}`; add it to the pool's `models`", form.to));
+            }
+            Some(Alias { from: from?, to: Model::from(form.to.as_str()) })
+        });
+        all(aliases.collect())
+    }
+}
+
+fn is_everything(pattern: &form::Pattern) -> bool {
+    Pattern::new(&pattern.0).is_ok_and(|pattern| pattern.is_everything())
+}
+
+fn queue(form: &form::Queue) -> QueueCaps {
+    let caps = |requests: Option<u32>, tokens: Option<u64>, bytes: Option<u64>| QueueCap {
+        requests: requests.into(),
+        tokens: cap(tokens, Tokens::new),
+        bytes: cap(bytes, Bytes::new),
+    };
+    QueueCaps {
+        pool: caps(Some(form.requests), Some(form.tokens), Some(form.bytes)),
+        class: caps(form.per_class_requests, form.per_class_tokens, form.per_class_bytes),
+        tenant: caps(Some(form.per_tenant_requests), form.per_tenant_tokens, form.per_tenant_bytes),
+        session: caps(Some(form.per_session_requests), form.per_session_tokens, form.per_session_bytes),
+    }
+}
