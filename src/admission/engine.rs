@@ -93,6 +93,11 @@ impl Engine {
             Input::Tick => {}
         }
         self.pump();
+        // A newcomer whose deadline is now had its chance; its place may have held others up.
+        if self.next_wakeup().is_some_and(|deadline| deadline <= self.now) {
+            self.expire();
+            self.pump();
+        }
         std::mem::take(&mut self.effects)
     }
 

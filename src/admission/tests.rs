@@ -1,5 +1,6 @@
 //! The machine as a whole, driven by hand.
 
+mod audit;
 mod flow;
 mod order;
 mod queue;

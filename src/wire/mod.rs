@@ -7,5 +7,7 @@
 pub mod answer;
 pub mod dialect;
 pub mod identity;
+pub mod proxy;
+pub mod server;
 
 pub use crate::costing::Call;

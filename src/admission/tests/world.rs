@@ -148,6 +148,11 @@ impl World {
         id
     }
 
+    /// How many requests were asked for.
+    pub(super) fn asked(&self) -> u64 {
+        self.requests
+    }
+
     pub(super) fn at(&mut self, secs: f64) -> &mut Self {
         self.now = at(secs);
         self

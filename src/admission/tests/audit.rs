@@ -1,0 +1,311 @@
+//! Random lists of operations, after each of which every index is recomputed from scratch and compared.
+//!
+//! The tree keeps sums, orders and counts in step by hand, because a decision must not walk the queue. Here a
+//! slow, obvious reckoning checks the fast one, together with what must hold at rest: nothing that fits is left
+//! waiting, and the books hold exactly what waits and runs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::world::{Ask, World, class, of, policy, weight};
+use crate::admission::pool::{Pool, Slots};
+use crate::admission::queue::{Load, capped_units, per_weight};
+use crate::admission::{Engine, Event, Input, Outcome, Reported, RequestState};
+use crate::policy::Policy;
+use crate::policy::model::{Algorithm, Charge, Fanout, QueueCap, QueueCaps, Window};
+use crate::units::{Bytes, PoolIndex, RequestId, Span, TicketId, Tokens, Usage, VirtualTokens};
+
+#[derive(Clone, Debug)]
+enum Op {
+    Ask {
+        tenant: usize,
+        session: usize,
+        class: u16,
+        input: u64,
+        output: u64,
+        weight: u32,
+        deadline: Option<u16>,
+        streamed: bool,
+    },
+    Cancel(u8),
+    Progress(u8, u64),
+    Settle(u8, usize, usize, u64),
+    SettleAgain(u8),
+    Grant,
+    Drain,
+    Flush,
+    Wait(u16),
+}
+
+const TENANTS: [&str; 5] = ["a", "b", "c", "d", "e"];
+const SESSIONS: [Option<&str>; 4] = [None, Some("s"), Some("t"), Some("u")];
+
+fn op() -> impl Strategy<Value = Op> {
+    let ask = (
+        0..TENANTS.len(),
+        0..SESSIONS.len(),
+        0..3u16,
+        0..300u64,
+        0..300u64,
+        1..5u32,
+        proptest::option::of(0..8_000u16),
+        any::<bool>(),
+    );
+    prop_oneof![
+        8 => ask.prop_map(|(tenant, session, class, input, output, weight, deadline, streamed)| Op::Ask { tenant, session, class, input, output, weight, deadline, streamed }),
+        1 => any::<u8>().prop_map(Op::Cancel),
+        3 => (any::<u8>(), 0..700u64).prop_map(|(which, output)| Op::Progress(which, output)),
+        6 => (any::<u8>(), 0..Outcome::ALL.len(), 0..3usize, 0..700u64).prop_map(|(a, b, c, d)| Op::Settle(a, b, c, d)),
+        1 => any::<u8>().prop_map(Op::SettleAgain),
+        1 => Just(Op::Grant),
+        3 => (0..4_000u16).prop_map(Op::Wait),
+        1 => Just(Op::Flush),
+    ]
+}
+
+prop_compose! {
+    fn any_cap()(requests in proptest::option::of(0..12u32), tokens in proptest::option::of(0..4_000u64), bytes in proptest::option::of(0..20_000u64)) -> QueueCap {
+        QueueCap { requests: requests.into(), tokens: tokens.map(Tokens::new).into(), bytes: bytes.map(Bytes::new).into() }
+    }
+}
+
+prop_compose! {
+    fn any_policy()(
+        algorithm in prop::sample::select(vec![Algorithm::Vtc, Algorithm::Fcfs, Algorithm::RoundRobin, Algorithm::LeastCounter]),
+        charge in prop::sample::select(vec![Charge::Predicted, Charge::Streamed, Charge::Completion]),
+        requests in proptest::option::of(1..6u32),
+        tokens in proptest::option::of(1..2_000u64),
+        caps in (any_cap(), any_cap(), any_cap(), any_cap()),
+        capped in any::<bool>(),
+        fanout in (proptest::option::of(1..3u32), proptest::option::of(1..4u32)),
+        max_wait in proptest::option::of(0..20u64),
+        size in proptest::option::of(300..600u64),
+        shares in (0..3u32, 0..3u32),
+    ) -> Policy {
+        let mut policy = policy();
+        policy.fairness.algorithm = algorithm;
+        policy.fairness.charge = charge;
+        policy.classes = vec![class("x", 1, f64::from(shares.0) * 0.2), class("y", 0, 0.0), class("z", 2, f64::from(shares.1) * 0.1)];
+        policy.classes[2].max_wait = max_wait.map(Span::from_secs).into();
+        policy.fanout = Fanout { per_session: fanout.0.into(), per_tenant: fanout.1.into() };
+        let pool = &mut policy.pools[0];
+        pool.window = Window { requests: requests.into(), tokens: tokens.map(Tokens::new).into() };
+        pool.max_request_tokens = size.map(Tokens::new).into();
+        if capped {
+            pool.queue = QueueCaps { pool: caps.0, class: caps.1, tenant: caps.2, session: caps.3 };
+        }
+        policy
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_index_agrees_with_a_slow_reckoning(
+        policy in any_policy(),
+        granted in prop::bool::weighted(0.1),
+        drain_at in proptest::option::of(0..200usize),
+        ops in prop::collection::vec(op(), 1..200),
+    ) {
+        let slots = if granted { Slots::Granted } else { Slots::Window };
+        let mut world = World::with(policy, slots);
+        for (number, op) in ops.into_iter().enumerate() {
+            if drain_at == Some(number) {
+                apply(&mut world, &Op::Drain);
+            }
+            apply(&mut world, &op);
+            audit(&world)?;
+        }
+        end_everything(&mut world)?;
+    }
+}
+
+/// How many random worlds: few by default, more where the environment asks for it.
+fn cases() -> u32 {
+    std::env::var("TALLYGATE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(200)
+}
+
+fn apply(world: &mut World, op: &Op) {
+    match *op {
+        Op::Ask { tenant, session, class, input, output, weight: heavy, deadline, streamed } => {
+            let deadline = deadline.map(|millis| world.now.as_secs_f64() + f64::from(millis) / 1e3);
+            world.ask(&Ask {
+                session: SESSIONS[session],
+                class,
+                input,
+                output,
+                weight: weight(f64::from(heavy)),
+                deadline,
+                streamed,
+                ..of(TENANTS[tenant])
+            });
+        }
+        Op::Cancel(which) => {
+            if let Some(request) = pick(&world.engine, which, true) {
+                world.feed(Input::Cancel(request));
+            }
+        }
+        Op::Progress(which, output) => {
+            if let Some(request) = pick(&world.engine, which, false) {
+                world.progress(request, output);
+            }
+        }
+        Op::Settle(which, outcome, reported, output) => {
+            if let Some(request) = pick(&world.engine, which, false) {
+                let usage = Usage::plain(Tokens::new(output / 2), Tokens::new(output));
+                let reported = [Reported::Nothing, Reported::Counted(usage), Reported::Final(usage)][reported];
+                world.end(request, Outcome::ALL[outcome], reported);
+            }
+        }
+        Op::SettleAgain(which) => {
+            world.settle(TicketId::new(1_000_000 + u64::from(which)), Outcome::Completed, Reported::Nothing);
+        }
+        Op::Grant => world.feed(Input::Grant(PoolIndex::new(0))),
+        Op::Drain => world.feed(Input::Drain),
+        Op::Flush => world.feed(Input::Flush),
+        Op::Wait(millis) => {
+            world.now = world.now + Span::from_millis(u64::from(millis));
+            world.feed(Input::Tick);
+        }
+    }
+}
+
+fn pick(engine: &Engine, which: u8, queued: bool) -> Option<RequestId> {
+    let wanted = engine.requests().into_iter().filter(|view| matches!(view.state, RequestState::Queued) == queued);
+    let wanted: Vec<_> = wanted.collect();
+    if wanted.is_empty() { None } else { Some(wanted[usize::from(which) % wanted.len()].request) }
+}
+
+fn audit(world: &World) -> Result<(), TestCaseError> {
+    let engine = &world.engine;
+    let pool = &engine.pools[0];
+    prop_assert_eq!(pool.ready(), None, "what fits is not left waiting");
+    let flights = engine.flights.values();
+    prop_assert_eq!(pool.window.requests() as usize, engine.flights.len());
+    prop_assert_eq!(pool.window.tokens(), flights.clone().map(|flight| flight.need).sum());
+    let held: VirtualTokens = pool.tree.waiting.iter().map(|(_, waiting)| waiting.cost).sum();
+    let running: VirtualTokens = flights.clone().map(|flight| flight.reserved).sum();
+    prop_assert_eq!(world.total().live(), held + running, "the books hold what waits and runs");
+    let deadlines: BTreeSet<_> = pool.tree.waiting.iter().map(|(_, waiting)| waiting.deadline).collect();
+    let next = deadlines.first().copied().filter(|deadline| *deadline < crate::units::Instant::FAR);
+    prop_assert_eq!(engine.next_wakeup(), next);
+    prop_assert!(next.is_none_or(|deadline| deadline > world.now), "what expired is gone");
+    audit_tree(engine, pool)
+}
+
+fn audit_tree(engine: &Engine, pool: &Pool) -> Result<(), TestCaseError> {
+    let tree = &pool.tree;
+    let sum = |keep: &dyn Fn(&crate::admission::tree::Waiting) -> bool| {
+        let kept = tree.waiting.iter().filter(|(_, waiting)| keep(waiting));
+        kept.fold((Load::default(), VirtualTokens::ZERO), |(load, cost), (_, waiting)| {
+            (load.plus(waiting.load()), cost + waiting.cost)
+        })
+    };
+    prop_assert_eq!(tree.queued, sum(&|_| true).0);
+    for (position, node) in tree.classes.iter().enumerate() {
+        prop_assert_eq!((node.queued, node.queued_cost), sum(&|waiting| waiting.place.class.index() == position));
+        let eligible =
+            tree.tenants.iter().filter(|(_, tenant)| tenant.class.index() == position && tenant.member.is_eligible());
+        let weights: u64 = eligible.clone().map(|(_, tenant)| u64::from(tenant.member.weight().thousandths())).sum();
+        prop_assert_eq!((node.contest.eligible_count(), node.contest.eligible_weight()), (eligible.count(), weights));
+        prop_assert_eq!(node.drain.is_backlogged(), node.contest.first().is_some());
+    }
+    for (key, tenant) in &tree.tenants {
+        prop_assert_eq!((tenant.queued, tenant.queued_cost), sum(&|waiting| waiting.place.tenant == key));
+        let flying = engine.flights.values().filter(|flight| flight.place.tenant == key);
+        let in_flight = flying.fold(Load::default(), |load, flight| load.plus(Load::of(flight.need, Bytes::ZERO)));
+        prop_assert_eq!(tenant.in_flight, in_flight);
+        let may = !engine.fanout.blocks_tenant(&tenant.name) && tenant.contest.first().is_some();
+        prop_assert_eq!(
+            tenant.member.is_eligible(),
+            may,
+            "eligible means: something queued that nothing of its own blocks"
+        );
+        for session in tenant.sessions.values() {
+            let node = &tree.sessions[*session];
+            prop_assert_eq!((node.queued, node.queued_cost), sum(&|waiting| waiting.place.session == *session));
+            let may = !node.queued.is_empty() && !engine.fanout.blocks_session(&tenant.name, node.name.as_ref());
+            prop_assert_eq!(node.member.is_eligible(), may);
+        }
+    }
+    audit_heaviest(pool)?;
+    audit_order(engine, pool)
+}
+
+/// Whoever would leave a full queue first is who an obvious search would name.
+fn audit_heaviest(pool: &Pool) -> Result<(), TestCaseError> {
+    for (position, class) in pool.tree.classes.iter().enumerate() {
+        for unit in capped_units(&pool.caps.pool).chain(capped_units(&pool.caps.class)) {
+            let queued = pool
+                .tree
+                .tenants
+                .iter()
+                .filter(|(_, tenant)| tenant.class.index() == position && !tenant.queued.is_empty());
+            let mut expected: Vec<_> =
+                queued.map(|(key, tenant)| (per_weight(tenant.queued, unit, tenant.member.weight()), key)).collect();
+            expected.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+            prop_assert_eq!(class.heaviest.descending(unit).collect::<Vec<_>>(), expected);
+        }
+    }
+    for (key, _) in &pool.tree.tenants {
+        let own = pool.tree.waiting.iter().filter(|(_, waiting)| waiting.place.tenant == key);
+        let latest = own.map(|(_, waiting)| waiting.deadline).max();
+        prop_assert_eq!(pool.tree.by_latest_deadline(key).next().map(|slot| pool.tree.waiting[slot].deadline), latest);
+    }
+    Ok(())
+}
+
+/// The head of every contest is who an obvious search would put first.
+fn audit_order(engine: &Engine, pool: &Pool) -> Result<(), TestCaseError> {
+    if engine.policy.fairness.algorithm == Algorithm::Fcfs {
+        return Ok(());
+    }
+    for (position, class) in pool.tree.classes.iter().enumerate() {
+        let eligible = pool
+            .tree
+            .tenants
+            .iter()
+            .filter(|(_, tenant)| tenant.class.index() == position && tenant.member.is_eligible());
+        let least = eligible.map(|(_, tenant)| tenant.member.v()).min();
+        prop_assert_eq!(class.contest.first().map(|first| pool.tree.tenants[first].member.v()), least);
+    }
+    Ok(())
+}
+
+/// Settles whatever runs until nothing is left, and checks that every request was answered exactly once.
+fn end_everything(world: &mut World) -> Result<(), TestCaseError> {
+    let mut answers: BTreeMap<RequestId, usize> = BTreeMap::new();
+    world.feed(Input::Flush);
+    while let Some(request) = pick(&world.engine, 0, false) {
+        world.end(request, Outcome::Completed, Reported::Nothing);
+    }
+    for event in &world.events {
+        match event {
+            Event::Dispatched { request, .. } | Event::Cancelled { request, .. } => {
+                *answers.entry(*request).or_default() += 1
+            }
+            Event::Refused { refusal, .. } => *answers.entry(refusal.request).or_default() += 1,
+            Event::Queued { .. } | Event::Charged { .. } | Event::Settled { .. } | Event::UnknownTicket { .. } => {}
+        }
+    }
+    prop_assert_eq!(answers.len() as u64, world.asked());
+    prop_assert!(answers.values().all(|count| *count == 1), "every request is decided exactly once");
+    let total = world.total();
+    prop_assert_eq!(total.live(), VirtualTokens::ZERO);
+    prop_assert_eq!(world.engine.pools()[0].in_flight_tokens, Tokens::ZERO);
+    prop_assert!(world.engine.requests().is_empty());
+    Ok(())
+}
+
+#[test]
+fn the_audit_can_fail() {
+    // The audit itself must be able to fail: a world with a queued request disagrees with an empty one.
+    let mut world = World::new(policy());
+    world.ask(&of("a"));
+    world.ask(&of("b"));
+    assert!(audit(&world).is_ok());
+    world.books = crate::ledger::Memory::new();
+    assert!(audit(&world).is_err());
+}
