@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# A hog and light tenants through a real gateway, under vtc and then under fcfs, and the difference judged.
+#
+#   loadtest/compare.sh [--out DIR] [--engine FILE.yaml] [--seed N] [SCENARIO.yaml]
+#
+# Builds both programs, starts the simulated engine and the gateway on free loopback ports, and stops them again.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+cargo build --release --quiet -p tallygate -p tallygate-loadtest
+case " $* " in
+    *" --out "*) exec target/release/tallygate-loadtest compare "$@" ;;
+    *) exec target/release/tallygate-loadtest compare --out out/compare "$@" ;;
+esac
