@@ -1,6 +1,7 @@
 //! Token-fair admission control for LLM gateways.
 
 pub mod admission;
+pub mod cli;
 pub mod costing;
 pub mod demo;
 pub mod ledger;
