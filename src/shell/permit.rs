@@ -44,6 +44,12 @@ impl Permit {
         self.ticket.waited
     }
 
+    /// What the request is expected to use.
+    #[must_use]
+    pub fn expected(&self) -> Usage {
+        self.expected
+    }
+
     /// The request goes upstream now; from here on it costs something.
     pub fn sent(&mut self) {
         if self.stage == Stage::Admitted {
