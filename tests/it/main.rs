@@ -2,4 +2,7 @@
 //!
 //! Each module tests one claim about the whole; unit tests live beside the code they test.
 
+mod published;
+mod scenarios;
+mod support;
 mod tidy;
