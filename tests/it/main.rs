@@ -6,3 +6,4 @@ mod published;
 mod scenarios;
 mod support;
 mod tidy;
+mod worlds;
