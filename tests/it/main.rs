@@ -2,4 +2,6 @@
 //!
 //! Each module tests one claim about the whole; unit tests live beside the code they test.
 
+mod check;
+mod generated;
 mod tidy;
