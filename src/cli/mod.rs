@@ -4,6 +4,7 @@
 //! turns them into an exit code.
 
 mod check;
+mod simulate;
 
 use clap::{Parser, Subcommand};
 
@@ -27,6 +28,7 @@ pub enum Outcome {
 #[derive(Debug, Subcommand)]
 enum Command {
     Check(check::Check),
+    Simulate(simulate::Simulate),
 }
 
 impl Cli {
@@ -37,6 +39,7 @@ impl Cli {
     pub fn run(self) -> anyhow::Result<Outcome> {
         match self.command {
             Command::Check(check) => check.run(),
+            Command::Simulate(simulate) => simulate.run(),
         }
     }
 }
