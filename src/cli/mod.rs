@@ -3,7 +3,9 @@
 //! Nothing here ends the process. A subcommand returns what became of it, errors go up to `main`, and only that
 //! turns them into an exit code.
 
+mod admin;
 mod check;
+mod serve;
 
 use clap::{Parser, Subcommand};
 
@@ -26,7 +28,9 @@ pub enum Outcome {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Serve(serve::Serve),
     Check(check::Check),
+    Admin(admin::Admin),
 }
 
 impl Cli {
@@ -36,7 +40,9 @@ impl Cli {
     /// When it cannot be done.
     pub fn run(self) -> anyhow::Result<Outcome> {
         match self.command {
+            Command::Serve(serve) => serve.run(),
             Command::Check(check) => check.run(),
+            Command::Admin(admin) => admin.run(),
         }
     }
 }
