@@ -4,9 +4,11 @@
 //! event to event, and everything else is the code that runs in production, so a ten-minute overload takes
 //! a fraction of a second and the same seed gives the same run.
 
+pub mod clients;
 pub mod demand;
 pub mod engine;
 pub mod measure;
+pub mod oracle;
 pub mod record;
 pub mod spec;
 pub mod trace;

@@ -3,15 +3,13 @@
 //! The policy's rules are tried in order and the first that yields a tenant decides. A header names a tenant only on
 //! a trusted listener. A key that is presented and not known is refused at once and never passed to the next rule,
 //! or a typing mistake would turn a tenant into the anonymous one. Session and class are what the client says; they
-//! only ever divide the tenant's own share. Nothing here compares a secret byte by byte, and keys are known by
-//! their SHA-256 alone.
+//! only ever divide the tenant's own share. Keys are known by their SHA-256 alone.
 
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, HeaderName};
 use sha2::{Digest, Sha256};
-use subtle::ConstantTimeEq;
 
-use crate::policy::model::{ApiKey, Caller, Identity, KeyRing, TenantSource, Trust};
+use crate::policy::model::{Caller, Identity, TenantSource, Trust};
 use crate::units::{SessionId, TenantId};
 
 /// The longest name a client may give anything.
@@ -67,7 +65,7 @@ fn tenant(rules: &Identity, trusted: bool, headers: &HeaderMap) -> Result<(Tenan
         match rule {
             TenantSource::ApiKey(ring) => {
                 if let Some(key) = presented_key(headers)? {
-                    let key = find(ring, key).ok_or(IdentityError::UnknownKey)?;
+                    let key = ring.lookup(&Sha256::digest(key).into()).ok_or(IdentityError::UnknownKey)?;
                     return Ok((key.tenant.clone(), true));
                 }
             }
@@ -109,12 +107,6 @@ fn presented_key(headers: &HeaderMap) -> Result<Option<&[u8]>, IdentityError> {
         None => single(headers, &X_API_KEY)?.map(|value| value.as_bytes().trim_ascii()),
     };
     Ok(key.filter(|key| !key.is_empty()))
-}
-
-/// Looks at every key, so that the time tells nothing about which one it was.
-fn find<'ring>(ring: &'ring KeyRing, key: &[u8]) -> Option<&'ring ApiKey> {
-    let digest: [u8; 32] = Sha256::digest(key).into();
-    ring.keys.iter().fold(None, |found, known| if known.sha256.ct_eq(&digest).into() { Some(known) } else { found })
 }
 
 fn first_name<'a>(headers: &'a HeaderMap, names: &[HeaderName]) -> Result<Option<&'a str>, IdentityError> {

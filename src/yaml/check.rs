@@ -13,18 +13,31 @@ use serde_json::{Map, Value};
 
 use self::words::{expected_type, one_of};
 use super::LATER;
-use super::mistake::Position;
+use super::mistake::{MOST, Position};
 use super::parse::Reporter;
 use super::trail::Trail;
 use super::tree::{Content, Node};
 
-/// Reports everything in the tree that does not fit the schema.
-pub(super) fn check(schema: &Value, root: &Node, reporter: &mut Reporter) {
+/// Reports everything in the tree that does not fit the schema, and takes out of it what can be left out: keys
+/// that may not stand there, and scalars that do not fit.
+pub(super) fn check(schema: &Value, root: &mut Node, reporter: &mut Reporter) {
     let mut checker = Checker { schema, trail: Trail::default(), findings: Vec::new() };
     checker.visit(schema, root);
     for finding in checker.findings {
+        if finding.part == Part::Dispensable {
+            root.remove(&finding.trail);
+        }
         reporter.report(finding.position, &finding.trail, finding.message);
     }
+}
+
+/// Whether a text without the faulty part can still be judged.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// A key or scalar that may be as good as absent.
+    Dispensable,
+    /// A list or mapping: without it, what refers to its contents would look wrong.
+    Needed,
 }
 
 /// A mistake not yet reported: alternatives are tried before it is known whose mistakes count.
@@ -32,6 +45,7 @@ struct Finding {
     position: Position,
     trail: Trail,
     message: String,
+    part: Part,
 }
 
 struct Checker<'schema> {
@@ -41,8 +55,18 @@ struct Checker<'schema> {
 }
 
 impl<'schema> Checker<'schema> {
-    fn find(&mut self, position: Position, message: String) {
-        self.findings.push(Finding { position, trail: self.trail.clone(), message });
+    fn find(&mut self, position: Position, part: Part, message: String) {
+        // Beyond what is listed, mistakes are only counted.
+        let trail = if self.findings.len() < MOST { self.trail.clone() } else { Trail::default() };
+        let part = if self.findings.len() < MOST { part } else { Part::Needed };
+        self.findings.push(Finding { position, trail, message, part });
+    }
+
+    /// Whether a list or mapping is wanted, which others may refer to.
+    fn part(&self, schema: &'schema Value) -> Part {
+        let types = self.resolve(schema).get("type").map(ToString::to_string).unwrap_or_default();
+        let is_scalar = ["string", "integer", "number", "boolean"].iter().any(|name| types.contains(name));
+        if is_scalar || self.literals(schema).is_some() { Part::Dispensable } else { Part::Needed }
     }
 
     /// Follows `$ref`s to the schema itself.
@@ -62,12 +86,12 @@ impl<'schema> Checker<'schema> {
             return;
         }
         if let Content::Scalar(Value::Null) = node.content {
-            self.find(node.position, "has no value; give it one, or leave the key out".into());
+            self.find(node.position, self.part(schema), "has no value; give it one, or leave the key out".into());
             return;
         }
         if self.is_later(rules, node) {
             let message = format!("{} is not available in this build", node.describe());
-            self.find(node.position, message);
+            self.find(node.position, Part::Dispensable, message);
             return;
         }
         if rules.contains_key("$ref") {
@@ -85,7 +109,11 @@ impl<'schema> Checker<'schema> {
         } else {
             let found = node.describe();
             let hint = words::type_hint(rules, node);
-            self.find(node.position, format!("expected {}, found {found}{hint}", expected_type(rules)));
+            self.find(
+                node.position,
+                self.part(schema),
+                format!("expected {}, found {found}{hint}", expected_type(rules)),
+            );
         }
     }
 
@@ -101,10 +129,10 @@ impl<'schema> Checker<'schema> {
             let found = node.describe();
             let names: Vec<&str> = literals.iter().filter_map(|literal| literal.as_str()).collect();
             let guess = match &node.content {
-                Content::Scalar(Value::String(text)) => words::did_you_mean(text, names.iter().copied()),
+                Content::Scalar(Value::String(text)) => words::did_you_mean(text, &names),
                 _ => String::new(),
             };
-            self.find(node.position, format!("expected {}, found {found}{guess}", one_of(literals)));
+            self.find(node.position, Part::Dispensable, format!("expected {}, found {found}{guess}", one_of(literals)));
         }
     }
 
@@ -130,12 +158,12 @@ impl<'schema> Checker<'schema> {
             Content::List(nodes) => self.list(rules, nodes, node),
             Content::Scalar(Value::Number(number)) => {
                 if let Some(message) = words::out_of_range(rules, number) {
-                    self.find(node.position, message);
+                    self.find(node.position, Part::Dispensable, message);
                 }
             }
             Content::Scalar(Value::String(text)) => {
                 if let Some(message) = words::wrong_length(rules, text.chars().count(), "character") {
-                    self.find(node.position, message);
+                    self.find(node.position, Part::Dispensable, message);
                 }
             }
             Content::Scalar(_) | Content::Refused => {}
@@ -144,7 +172,7 @@ impl<'schema> Checker<'schema> {
 
     fn list(&mut self, rules: &'schema Map<String, Value>, nodes: &[Node], node: &Node) {
         if let Some(message) = words::wrong_length(rules, nodes.len(), "item") {
-            self.find(node.position, message);
+            self.find(node.position, Part::Needed, message);
         }
         let first = rules.get("prefixItems").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         for (index, item) in nodes.iter().enumerate() {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// The most mistakes kept; a file with more is told how many more there are.
-const MOST: usize = 100;
+pub(super) const MOST: usize = 100;
 /// The longest excerpt of a file repeated in a message, in characters.
 const EXCERPT_CHARS: usize = 60;
 
@@ -103,7 +103,8 @@ impl Mistakes {
     }
 
     /// In the order of the file, files staying in the order in which they came.
-    fn sorted(mut self) -> Self {
+    #[must_use]
+    pub fn sorted(mut self) -> Self {
         let mut files: Vec<Arc<str>> = Vec::new();
         for mistake in &self.list {
             if !files.contains(&mistake.file) {

@@ -56,21 +56,46 @@ pub struct Loaded<T> {
     pub positions: Positions,
 }
 
+/// A value as far as its text can be understood, and what is wrong with the text.
+#[derive(Debug)]
+pub struct Partly<T> {
+    /// The value. Where there are mistakes, it is without the keys and scalars that are at fault, and only here if
+    /// what is left makes a value: good for finding more mistakes, and for nothing else.
+    pub loaded: Option<Loaded<T>>,
+    /// The mistakes.
+    pub mistakes: Mistakes,
+}
+
 /// Reads a typed value from YAML text. `source_name` is the file name that mistakes are reported under.
 ///
 /// # Errors
 /// All mistakes found, in the order in which they stand in the text.
 pub fn load<T: DeserializeOwned + JsonSchema>(source_name: &str, text: &str) -> Result<Loaded<T>, Mistakes> {
-    let parsed = parse::parse(source_name, text)?;
-    let mut mistakes = parsed.mistakes;
-    let schema = schemars::schema_for!(T);
-    check::check(schema.as_value(), parsed.positions.root(), &mut mistakes);
+    let Partly { loaded, mistakes } = load_partly(source_name, text);
     mistakes.into_result()?;
-    match serde_path_to_error::deserialize(parsed.positions.root().to_json()) {
-        Ok(value) => Ok(Loaded { value, positions: parsed.positions }),
+    Ok(loaded.expect("there is a value or a mistake"))
+}
+
+/// Like [`load`], for a caller with checks of its own to run on whatever can be understood, so that those mistakes
+/// and these can be told together.
+#[must_use]
+pub fn load_partly<T: DeserializeOwned + JsonSchema>(source_name: &str, text: &str) -> Partly<T> {
+    let parse::Parsed { mut positions, mut reporter } = match parse::parse(source_name, text) {
+        Ok(parsed) => parsed,
+        Err(mistakes) => return Partly { loaded: None, mistakes },
+    };
+    let schema = schemars::schema_for!(T);
+    check::check(schema.as_value(), positions.root_mut(), &mut reporter);
+    let mut mistakes = reporter.into_mistakes();
+    match serde_path_to_error::deserialize(positions.root().to_json()) {
+        Ok(value) => Partly { loaded: Some(Loaded { value, positions }), mistakes },
         Err(error) => {
-            let pointer = tree::pointer_of(error.path());
-            Err(parsed.positions.mistake(&pointer, error.into_inner().to_string()).into())
+            // After other mistakes it is but their echo.
+            if mistakes.is_empty() {
+                let pointer = tree::pointer_of(error.path());
+                mistakes.push(positions.mistake(&pointer, error.into_inner().to_string()));
+            }
+            Partly { loaded: None, mistakes }
         }
     }
 }

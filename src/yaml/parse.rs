@@ -18,7 +18,7 @@ use super::{MAX_BYTES, MAX_DEPTH, MAX_KEY_CHARS, MAX_NODES, scalar};
 /// A tree, and what was wrong with the text it came from.
 pub(super) struct Parsed {
     pub(super) positions: Positions,
-    pub(super) mistakes: Reporter,
+    pub(super) reporter: Reporter,
 }
 
 /// Collects mistakes of one file and keeps their positions inside it.
@@ -40,8 +40,8 @@ impl Reporter {
         self.mistakes.push(Mistake { file: Arc::clone(&self.file), position, path: trail.to_string(), message });
     }
 
-    pub(super) fn into_result(self) -> Result<(), Mistakes> {
-        self.mistakes.into_result()
+    pub(super) fn into_mistakes(self) -> Mistakes {
+        self.mistakes
     }
 
     /// The parser's position as one inside the text: the end of a text may be told as a line beyond it.
@@ -65,11 +65,11 @@ pub(super) fn parse(source_name: &str, text: &str) -> Result<Parsed, Mistakes> {
     match reader.document() {
         Ok(root) => {
             let positions = Positions::new(Arc::clone(&reader.reporter.file), root);
-            Ok(Parsed { positions, mistakes: reader.reporter })
+            Ok(Parsed { positions, reporter: reader.reporter })
         }
         Err(Unreadable { position, message }) => {
             reader.reporter.report(position, &reader.trail, message);
-            Err(reader.reporter.into_result().expect_err("one was just reported"))
+            Err(reader.reporter.into_mistakes().sorted())
         }
     }
 }

@@ -318,3 +318,22 @@ fn json_value() -> impl Strategy<Value = Value> {
         ]
     })
 }
+
+#[test]
+fn what_is_left_without_its_mistakes_can_still_be_judged() {
+    let text =
+        "version: 1\nnonsense: 2\npools:\n  - {name: a, breaker: 1, kind: odd, cached: true}\nnames: {a: x, b: 2}\n";
+    let partly = super::load_partly::<File>("f.yaml", text);
+    assert_eq!(partly.mistakes.count(), 5, "{}", partly.mistakes);
+    let left = partly.loaded.expect("enough is left").value;
+    assert_eq!(left.pools, [Pool { name: "a".into(), window: None, kind: Kind::Fixed, cached: false }]);
+    assert_eq!(left.names, BTreeMap::from([("b".into(), 2)]));
+
+    // A list under a misspelt name, or of the wrong type, would be missed by what refers to it.
+    for text in
+        ["version: 1\npolls: [{name: a}]\n", "version: 1\npools: {name: a}\n", "version: 1\npools: [{name: 1}]\n"]
+    {
+        let partly = super::load_partly::<File>("f.yaml", text);
+        assert!(partly.loaded.is_none() && partly.mistakes.count() == 1, "{}", partly.mistakes);
+    }
+}

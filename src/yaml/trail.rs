@@ -4,8 +4,9 @@ use std::fmt::{self, Write};
 
 use super::mistake::excerpt;
 
+/// One step.
 #[derive(Clone, Debug)]
-enum Step {
+pub(super) enum Step {
     Key(String),
     Index(usize),
 }
@@ -21,6 +22,10 @@ impl Trail {
 
     pub(super) fn push_index(&mut self, index: usize) {
         self.0.push(Step::Index(index));
+    }
+
+    pub(super) fn steps(&self) -> &[Step] {
+        &self.0
     }
 
     pub(super) fn pop(&mut self) {

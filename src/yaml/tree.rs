@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::mistake::{Mistake, Position, excerpt};
-use super::trail::Trail;
+use super::trail::{Step, Trail};
 
 /// A node of the text.
 #[derive(Clone, Debug)]
@@ -55,15 +55,36 @@ impl Node {
         }
     }
 
-    /// As JSON, positions left behind.
+    /// As JSON, positions left behind. Refused values are left out.
     pub(super) fn to_json(&self) -> Value {
         match &self.content {
             Content::Scalar(value) => value.clone(),
             Content::List(nodes) => nodes.iter().map(Self::to_json).collect(),
             Content::Map(entries) => {
-                Value::Object(entries.iter().map(|entry| (entry.key.clone(), entry.value.to_json())).collect())
+                let kept = entries.iter().filter(|entry| !matches!(entry.value.content, Content::Refused));
+                Value::Object(kept.map(|entry| (entry.key.clone(), entry.value.to_json())).collect())
             }
             Content::Refused => Value::Null,
+        }
+    }
+
+    /// Takes a key and its value out. The items of lists stay, since taking one out would renumber the others.
+    pub(super) fn remove(&mut self, trail: &Trail) {
+        let Some((Step::Key(last), before)) = trail.steps().split_last() else { return };
+        let mut node = self;
+        for step in before {
+            let next = match (&mut node.content, step) {
+                (Content::List(nodes), Step::Index(index)) => nodes.get_mut(*index),
+                (Content::Map(entries), Step::Key(key)) => {
+                    entries.iter_mut().find(|entry| entry.key == *key).map(|entry| &mut entry.value)
+                }
+                _ => None,
+            };
+            let Some(next) = next else { return };
+            node = next;
+        }
+        if let Content::Map(entries) = &mut node.content {
+            entries.retain(|entry| entry.key != *last);
         }
     }
 
@@ -94,6 +115,10 @@ impl Positions {
 
     pub(super) fn root(&self) -> &Node {
         &self.root
+    }
+
+    pub(super) fn root_mut(&mut self) -> &mut Node {
+        &mut self.root
     }
 
     /// The file these are positions in.

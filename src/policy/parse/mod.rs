@@ -18,7 +18,7 @@ use std::fmt::Display;
 use std::path::Path;
 
 use crate::units::Limit;
-use crate::yaml::{self, Mistakes, Positions};
+use crate::yaml::{self, Mistakes, Partly, Positions};
 
 use super::keys::KeysText;
 use super::model::{Fanout, Policy};
@@ -46,8 +46,9 @@ pub fn parse(
     text: &str,
     mut read_keys: impl FnMut(&str) -> Result<KeysText, Mistakes>,
 ) -> Result<Policy, Mistakes> {
-    let loaded = yaml::load::<form::Policy>(name, text)?;
-    let mut checks = Checks { positions: &loaded.positions, mistakes: Mistakes::none(), elsewhere: Mistakes::none() };
+    let Partly { loaded, mistakes } = yaml::load_partly::<form::Policy>(name, text);
+    let Some(loaded) = loaded else { return Err(mistakes.sorted()) };
+    let mut checks = Checks { positions: &loaded.positions, mistakes, elsewhere: Mistakes::none() };
     let policy = checks.policy(&loaded.value, &mut read_keys);
     let Checks { mut mistakes, elsewhere, .. } = checks;
     mistakes.append(elsewhere);

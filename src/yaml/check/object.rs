@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::super::tree::{Entry, Node};
 use super::super::{LATER, REFUSED};
-use super::{Checker, words};
+use super::{Checker, Part, words};
 
 impl<'schema> Checker<'schema> {
     pub(super) fn object(&mut self, rules: &'schema Map<String, Value>, entries: &[Entry], node: &Node) {
@@ -25,21 +25,25 @@ impl<'schema> Checker<'schema> {
         }
         for key in rules.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str) {
             if !entries.iter().any(|entry| entry.key == key) {
-                self.find(node.position, format!("the key `{key}` is missing"));
+                self.find(node.position, Part::Needed, format!("the key `{key}` is missing"));
             }
         }
     }
 
     /// A key that may not stand here: one that a later build will know, or one that nobody knows.
-    pub(super) fn unknown_key(&mut self, rules: &Map<String, Value>, entry: &Entry, known: &[&str]) {
+    pub(super) fn unknown_key(&mut self, rules: &'schema Map<String, Value>, entry: &Entry, known: &[&str]) {
+        let key = entry.key.as_str();
         let later = rules.get(LATER).and_then(Value::as_array);
-        let message = if later.is_some_and(|later| later.iter().any(|name| name == entry.key.as_str())) {
-            "is not available in this build; remove the key".to_owned()
-        } else if let Some(answer) = rules.get(REFUSED).and_then(|refused| refused.get(&entry.key)?.as_str()) {
-            answer.to_owned()
+        let answer = rules.get(REFUSED).and_then(|refused| refused.get(key)?.as_str());
+        let meant = words::nearest(key, known).and_then(|name| rules.get("properties")?.get(name));
+        let (part, message) = if later.is_some_and(|later| later.iter().any(|name| name == key)) {
+            (Part::Dispensable, "is not available in this build; remove the key".to_owned())
+        } else if let Some(answer) = answer {
+            (Part::Dispensable, answer.to_owned())
         } else {
-            words::unknown_key(&entry.key, known)
+            // Of a misspelt key, what it holds is missing elsewhere.
+            (meant.map_or(Part::Dispensable, |meant| self.part(meant)), words::unknown_key(key, known))
         };
-        self.find(entry.position, message);
+        self.find(entry.position, part, message);
     }
 }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::super::tree::{Content, Entry, Node};
 use super::words::{expected_type, one_of};
-use super::{Checker, Finding};
+use super::{Checker, Finding, Part};
 
 impl<'schema> Checker<'schema> {
     /// The values of a schema that accepts nothing but a list of them.
@@ -44,7 +44,7 @@ impl<'schema> Checker<'schema> {
     /// `{kind: value}`, where the key says which form it is.
     fn by_kind(
         &mut self,
-        rules: &Map<String, Value>,
+        rules: &'schema Map<String, Value>,
         kinds: &[(&str, &'schema Value)],
         entries: &[Entry],
         node: &Node,
@@ -61,7 +61,7 @@ impl<'schema> Checker<'schema> {
         if entries.len() != 1 {
             let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
             let message = format!("expected exactly one of the keys {}, found {}", names.join(", "), entries.len());
-            self.find(node.position, message);
+            self.find(node.position, Part::Needed, message);
         }
     }
 
@@ -69,7 +69,7 @@ impl<'schema> Checker<'schema> {
     fn by_tag(&mut self, tag: &str, forms: &[&'schema Value], node: &Node) {
         let value_of = |form: &&'schema Value| form["properties"][tag]["const"].clone();
         let Some(found) = node.get(tag) else {
-            return self.find(node.position, format!("the key `{tag}` is missing"));
+            return self.find(node.position, Part::Needed, format!("the key `{tag}` is missing"));
         };
         let meant = forms.iter().find(|form| matches!(&found.content, Content::Scalar(it) if *it == value_of(form)));
         if let Some(form) = meant {
@@ -78,7 +78,7 @@ impl<'schema> Checker<'schema> {
         let values: Vec<Value> = forms.iter().map(value_of).collect();
         let message = format!("expected {}, found {}", one_of(&values.iter().collect::<Vec<_>>()), found.describe());
         self.trail.push_key(tag);
-        self.find(found.position, message);
+        self.find(found.position, Part::Needed, message);
         self.trail.pop();
     }
 
@@ -100,7 +100,11 @@ impl<'schema> Checker<'schema> {
             None => {
                 let expected: Vec<String> =
                     forms.iter().filter_map(|form| form.as_object()).map(expected_type).collect();
-                self.find(node.position, format!("expected {}, found {}", expected.join(" or "), node.describe()));
+                self.find(
+                    node.position,
+                    Part::Needed,
+                    format!("expected {}, found {}", expected.join(" or "), node.describe()),
+                );
             }
         }
     }

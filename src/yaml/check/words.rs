@@ -8,28 +8,27 @@ use super::super::tree::{Content, Node};
 /// Keys and values longer than this are not compared with others.
 const LONGEST_GUESS: usize = 64;
 
+/// The known name that a text is most like, when it is near.
+pub(super) fn nearest<'known>(text: &str, known: &[&'known str]) -> Option<&'known str> {
+    let length = text.chars().count();
+    if length > LONGEST_GUESS {
+        return None;
+    }
+    let distances = known.iter().map(|name| (strsim::osa_distance(text, name), *name));
+    distances.min_by_key(|(distance, _)| *distance).filter(|(far, _)| *far <= (length / 3).max(1)).map(|(_, name)| name)
+}
+
 /// `; did you mean ...?` when one of the known names is near.
-pub(super) fn did_you_mean<'known>(text: &str, known: impl Iterator<Item = &'known str>) -> String {
-    if text.chars().count() > LONGEST_GUESS {
-        return String::new();
-    }
-    let allowed = (text.chars().count() / 3).max(1);
-    let near = known.map(|name| (strsim::osa_distance(text, name), name)).min_by_key(|(distance, _)| *distance);
-    match near {
-        Some((distance, name)) if distance <= allowed => format!("; did you mean `{name}`?"),
-        _ => String::new(),
-    }
+pub(super) fn did_you_mean(text: &str, known: &[&str]) -> String {
+    nearest(text, known).map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
 }
 
 /// A key nobody knows.
 pub(super) fn unknown_key(key: &str, known: &[&str]) -> String {
-    let guess = did_you_mean(key, known.iter().copied());
-    if guess.is_empty() && known.is_empty() {
-        "is not a known key; none may stand here".into()
-    } else if guess.is_empty() {
-        format!("is not a known key; known here: {}", known.join(", "))
-    } else {
-        format!("is not a known key{guess}")
+    match nearest(key, known) {
+        Some(name) => format!("is not a known key; did you mean `{name}`?"),
+        None if known.is_empty() => "is not a known key; none may stand here".into(),
+        None => format!("is not a known key; known here: {}", known.join(", ")),
     }
 }
 

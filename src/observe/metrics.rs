@@ -1,0 +1,255 @@
+//! Prometheus metrics, from the core's events.
+//!
+//! Labels are bounded: pools, classes, reasons and outcomes by the policy and the program, tenants by
+//! [`Metrics::MOST_TENANTS`], beyond which they are counted together as `other`. Gauges are read from the core when
+//! somebody asks. Counters never go down, so what a refund takes back from a fair counter is not here; the service
+//! settled is.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus::{
+    CounterVec, Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, TextEncoder,
+};
+
+use crate::admission::{Event, Subject};
+use crate::policy::Policy;
+use crate::units::{ClassIndex, PoolIndex, Span, TenantId, Tokens, Usage};
+
+/// Seconds; from what nobody notices to the longest waits of a batch class.
+const WAIT_BUCKETS: &[f64] =
+    &[0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0];
+
+/// All metrics. Cheap to clone; clones count together.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    policy: Arc<Policy>,
+    registry: Registry,
+    tenants: Mutex<HashSet<TenantId>>,
+    admitted: IntCounterVec,
+    refused: IntCounterVec,
+    cancelled: IntCounterVec,
+    rejected: IntCounterVec,
+    settled: IntCounterVec,
+    estimated: IntCounterVec,
+    tokens: IntCounterVec,
+    service: CounterVec,
+    waited: HistogramVec,
+    lasted: HistogramVec,
+    unknown_tickets: IntCounterVec,
+    queued_requests: GaugeVec,
+    queued_tokens: GaugeVec,
+    oldest_wait: GaugeVec,
+    in_flight_requests: GaugeVec,
+    in_flight_tokens: GaugeVec,
+    prediction: GaugeVec,
+}
+
+/// What the gauges show of one class's queue.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueGauge {
+    /// In which pool.
+    pub pool: PoolIndex,
+    /// Which class.
+    pub class: ClassIndex,
+    /// Requests waiting.
+    pub requests: u32,
+    /// Their tokens.
+    pub tokens: Tokens,
+    /// How long the oldest of them has waited.
+    pub oldest: Span,
+}
+
+/// What the gauges show, as read from the core at the moment of asking.
+#[derive(Clone, Debug, Default)]
+pub struct Gauges {
+    /// Every queue.
+    pub queues: Vec<QueueGauge>,
+    /// Every pool's requests and tokens in flight.
+    pub pools: Vec<(PoolIndex, u32, Tokens)>,
+    /// Mean absolute error and mean error of the output prediction, in tokens.
+    pub prediction_error: Vec<(&'static str, f64)>,
+}
+
+impl Metrics {
+    /// The most tenants that are counted by name.
+    pub const MOST_TENANTS: usize = 500;
+
+    /// All metrics at zero.
+    ///
+    /// # Errors
+    /// Never in practice: names are fixed, valid and distinct.
+    pub fn new(policy: Arc<Policy>) -> Result<Self, prometheus::Error> {
+        let registry = Registry::new();
+        let who = &["pool", "class", "tenant"][..];
+        let with = |more: &'static str| ["pool", "class", "tenant", more];
+        let count = |name: &str, help: &str, labels: &[&str]| -> Result<IntCounterVec, prometheus::Error> {
+            let counter = IntCounterVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(counter.clone()))?;
+            Ok(counter)
+        };
+        let gauge = |name: &str, help: &str, labels: &[&str]| -> Result<GaugeVec, prometheus::Error> {
+            let gauge = GaugeVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(gauge.clone()))?;
+            Ok(gauge)
+        };
+        let histogram = |name: &str, help: &str, labels: &[&str]| -> Result<HistogramVec, prometheus::Error> {
+            let histogram = HistogramVec::new(HistogramOpts::new(name, help).buckets(WAIT_BUCKETS.to_vec()), labels)?;
+            registry.register(Box::new(histogram.clone()))?;
+            Ok(histogram)
+        };
+        let service = CounterVec::new(
+            Opts::new("tallygate_service_virtual_tokens_total", "Service settled, in virtual tokens."),
+            who,
+        )?;
+        registry.register(Box::new(service.clone()))?;
+        let inner = Inner {
+            admitted: count("tallygate_admitted_total", "Requests let through.", who)?,
+            refused: count("tallygate_refused_total", "Requests refused by the core.", &with("reason"))?,
+            cancelled: count("tallygate_cancelled_total", "Requests whose client left the queue.", who)?,
+            rejected: count(
+                "tallygate_rejected_total",
+                "Requests answered by the door itself: malformed, unidentified, upstream unreachable and the like.",
+                &["reason"],
+            )?,
+            settled: count(
+                "tallygate_settled_total",
+                "Requests that ended after being let through.",
+                &with("outcome"),
+            )?,
+            estimated: count(
+                "tallygate_estimated_usage_total",
+                "Requests settled by estimate because the upstream reported no usage.",
+                &["pool", "outcome"],
+            )?,
+            tokens: count("tallygate_tokens_total", "Tokens settled.", &with("bucket"))?,
+            service,
+            waited: histogram("tallygate_queue_seconds", "Time from arrival to dispatch.", &["pool", "class"])?,
+            lasted: histogram(
+                "tallygate_request_seconds",
+                "Time from dispatch to the end.",
+                &["pool", "class", "outcome"],
+            )?,
+            unknown_tickets: count("tallygate_unknown_tickets_total", "Reports on tickets that are not live.", &[])?,
+            queued_requests: gauge("tallygate_queued_requests", "Requests waiting.", &["pool", "class"])?,
+            queued_tokens: gauge("tallygate_queued_tokens", "Tokens waiting.", &["pool", "class"])?,
+            oldest_wait: gauge(
+                "tallygate_oldest_wait_seconds",
+                "How long the oldest request has waited.",
+                &["pool", "class"],
+            )?,
+            in_flight_requests: gauge(
+                "tallygate_in_flight_requests",
+                "Requests dispatched and unfinished.",
+                &["pool"],
+            )?,
+            in_flight_tokens: gauge("tallygate_in_flight_tokens", "Their tokens.", &["pool"])?,
+            prediction: gauge("tallygate_prediction_error_tokens", "Error of the output prediction.", &["measure"])?,
+            tenants: Mutex::new(HashSet::new()),
+            policy,
+            registry,
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Counts an event of the core.
+    pub fn note(&self, event: &Event) {
+        let inner = &*self.inner;
+        match event {
+            Event::Dispatched { subject, waited, .. } => {
+                let [pool, class, tenant] = inner.who(subject);
+                inner.admitted.with_label_values(&[pool, class, tenant]).inc();
+                inner.waited.with_label_values(&[pool, class]).observe(waited.as_secs_f64());
+            }
+            Event::Refused { refusal, .. } => {
+                let [pool, class, tenant] = inner.who(&refusal.subject);
+                inner.refused.with_label_values(&[pool, class, tenant, refusal.reason.code()]).inc();
+            }
+            Event::Cancelled { subject, .. } => {
+                inner.cancelled.with_label_values(&inner.who(subject)).inc();
+            }
+            Event::Settled { subject, outcome, usage, estimated, cost, lasted, .. } => {
+                let [pool, class, tenant] = inner.who(subject);
+                inner.settled.with_label_values(&[pool, class, tenant, outcome.name()]).inc();
+                inner.lasted.with_label_values(&[pool, class, outcome.name()]).observe(lasted.as_secs_f64());
+                inner.service.with_label_values(&[pool, class, tenant]).inc_by(cost.as_f64().max(0.0));
+                for (bucket, tokens) in buckets(usage) {
+                    inner.tokens.with_label_values(&[pool, class, tenant, bucket]).inc_by(tokens.get());
+                }
+                if *estimated {
+                    inner.estimated.with_label_values(&[pool, outcome.name()]).inc();
+                }
+            }
+            Event::UnknownTicket { .. } => inner.unknown_tickets.with_label_values::<&str>(&[]).inc(),
+            Event::Queued { .. } | Event::Charged { .. } => {}
+        }
+    }
+
+    /// Counts an answer of the door's own.
+    pub fn rejected(&self, reason: &str) {
+        self.inner.rejected.with_label_values(&[reason]).inc();
+    }
+
+    /// Everything in Prometheus' text format.
+    ///
+    /// # Errors
+    /// When a metric cannot be encoded, which none of these can fail to be.
+    pub fn render(&self, gauges: &Gauges) -> Result<String, prometheus::Error> {
+        let inner = &*self.inner;
+        for queue in &gauges.queues {
+            let place = [inner.pool(queue.pool), inner.class(queue.class)];
+            inner.queued_requests.with_label_values(&place).set(f64::from(queue.requests));
+            inner.queued_tokens.with_label_values(&place).set(shown(queue.tokens));
+            inner.oldest_wait.with_label_values(&place).set(queue.oldest.as_secs_f64());
+        }
+        for (pool, requests, tokens) in &gauges.pools {
+            inner.in_flight_requests.with_label_values(&[inner.pool(*pool)]).set(f64::from(*requests));
+            inner.in_flight_tokens.with_label_values(&[inner.pool(*pool)]).set(shown(*tokens));
+        }
+        for (measure, error) in &gauges.prediction_error {
+            inner.prediction.with_label_values(&[*measure]).set(*error);
+        }
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&inner.registry.gather(), &mut text)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+}
+
+impl Inner {
+    fn pool(&self, pool: PoolIndex) -> &str {
+        &self.policy.pools[pool.index()].name
+    }
+
+    fn class(&self, class: ClassIndex) -> &str {
+        &self.policy.classes[class.index()].name
+    }
+
+    /// The labels that say whose.
+    fn who<'a>(&'a self, subject: &'a Subject) -> [&'a str; 3] {
+        let mut known = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        let named = known.contains(&subject.tenant)
+            || (known.len() < Metrics::MOST_TENANTS && known.insert(subject.tenant.clone()));
+        let tenant = if named { subject.tenant.as_str() } else { "other" };
+        [self.pool(subject.pool), self.class(subject.class), tenant]
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a gauge is for looking at")]
+fn shown(tokens: Tokens) -> f64 {
+    tokens.get() as f64
+}
+
+fn buckets(usage: &Usage) -> [(&'static str, Tokens); 5] {
+    [
+        ("input", usage.uncached_input),
+        ("cached_input", usage.cached_input),
+        ("cache_write", usage.cache_write),
+        ("output", usage.visible_output),
+        ("reasoning", usage.reasoning_output),
+    ]
+}

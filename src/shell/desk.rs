@@ -1,0 +1,181 @@
+//! What the lock protects: the core and everything that must change in step with it.
+//!
+//! One step takes an input to the core and carries out the effects: books, counts, lessons for the predictor. What
+//! is to be said to others (verdicts, log lines) is handed back, to be said once the lock is released.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use crate::admission::{Effect, Engine, Event, Input, Refusal, Request, Ticket, Verdict};
+use crate::costing::{PredictKey, Predictor, Quote};
+use crate::ledger::{Ledger, Memory};
+use crate::observe::{Metrics, Totals};
+use crate::policy::Policy;
+use crate::units::{Instant, PoolIndex, RequestId, Span, TicketId, Tokens, Usage};
+
+use super::gate::Ask;
+use super::pace::Pace;
+use super::permit::Permit;
+
+/// What goes to whoever waits for a verdict.
+pub(super) type Answer = Result<Permit, Refusal>;
+
+/// The core and its companions.
+#[derive(Debug)]
+pub(super) struct Desk {
+    pub(super) engine: Engine,
+    pub(super) predictor: Predictor,
+    pub(super) ledger: Memory,
+    pub(super) totals: Totals,
+    metrics: Metrics,
+    waiting: HashMap<RequestId, Waiter>,
+    flying: HashMap<TicketId, Flying>,
+    paces: Vec<Pace>,
+    draining: bool,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    to: oneshot::Sender<Answer>,
+    pool: PoolIndex,
+    key: PredictKey,
+    expected: Usage,
+}
+
+#[derive(Debug)]
+struct Flying {
+    key: PredictKey,
+    predicted: Tokens,
+}
+
+/// A verdict on its way.
+#[derive(Debug)]
+pub(super) struct Delivery {
+    pub(super) to: oneshot::Sender<Answer>,
+    pub(super) verdict: Result<(Ticket, PoolIndex, Usage), Refusal>,
+}
+
+/// What one step leaves to be said.
+#[derive(Debug, Default)]
+pub(super) struct Said {
+    pub(super) deliveries: Vec<Delivery>,
+    pub(super) events: Vec<Event>,
+}
+
+impl Desk {
+    pub(super) fn new(policy: &Arc<Policy>, engine: Engine, metrics: Metrics) -> Self {
+        Self {
+            engine,
+            predictor: Predictor::new(),
+            ledger: Memory::new(),
+            totals: Totals::default(),
+            metrics,
+            waiting: HashMap::new(),
+            flying: HashMap::new(),
+            paces: vec![Pace::default(); policy.pools.len()],
+            draining: false,
+        }
+    }
+
+    /// Quotes a request and asks the core. The verdict goes to `to`, now or later.
+    pub(super) fn arrive(&mut self, now: Instant, ask: &Ask, to: oneshot::Sender<Answer>) -> Said {
+        let Ask { call, caller, selection, .. } = ask;
+        let quote = Quote::new(call, ask.input, &caller.tenant, selection, &self.predictor);
+        let request = Request {
+            id: ask.decision.request,
+            subject: ask.subject(),
+            weight: selection.weight,
+            price: quote.price,
+            expected: quote.expected,
+            output_cap: quote.output_cap,
+            bytes: call.bytes,
+            deadline: self.deadline(ask, quote.expected.output()),
+            streamed: call.streamed,
+        };
+        self.waiting.insert(request.id, Waiter { to, pool: selection.pool, key: quote.key, expected: quote.expected });
+        self.step(now, Input::Arrive(Box::new(request)))
+    }
+
+    /// The latest useful moment of dispatch: what the client states for it, and what it states for the answer less
+    /// the time until there is something of it. Never before the arrival, so that a pessimistic guess refuses
+    /// nobody whom there is room for.
+    fn deadline(&self, ask: &Ask, output: Tokens) -> Option<Instant> {
+        let pace = self.paces[ask.selection.pool.index()];
+        let dispatch = ask.patience.dispatch.map(|span| ask.arrived + span);
+        let answer = ask
+            .patience
+            .answer
+            .map(|span| ask.arrived + span.saturating_sub(pace.until_useful(ask.call.streamed, output)));
+        dispatch.into_iter().chain(answer).min()
+    }
+
+    /// One step of the core.
+    pub(super) fn step(&mut self, now: Instant, input: Input) -> Said {
+        let mut said = Said::default();
+        for effect in self.engine.on(now, input) {
+            match effect {
+                Effect::Answer { request, verdict } => said.deliveries.extend(self.answer(request, verdict)),
+                Effect::Post(entry) => self.ledger.post(&entry),
+                Effect::Emit(event) => {
+                    self.note(&event);
+                    said.events.push(event);
+                }
+            }
+        }
+        said
+    }
+
+    fn answer(&mut self, request: RequestId, verdict: Verdict) -> Option<Delivery> {
+        let Waiter { to, pool, key, expected } = self.waiting.remove(&request)?;
+        let verdict = match verdict {
+            Verdict::Admitted(ticket) => {
+                self.flying.insert(ticket.id, Flying { key, predicted: expected.output() });
+                Ok((ticket, pool, expected))
+            }
+            Verdict::Refused(refusal) => Err(refusal),
+        };
+        Some(Delivery { to, verdict })
+    }
+
+    fn note(&mut self, event: &Event) {
+        self.totals.note(event);
+        self.metrics.note(event);
+        let Event::Settled { ticket, subject, outcome, usage, estimated, lasted, .. } = event else { return };
+        let Some(Flying { key, predicted }) = self.flying.remove(ticket) else { return };
+        // An estimate is made from the prediction, and learning from it would be learning from oneself.
+        if outcome.is_complete() && !estimated {
+            self.predictor.learn(&key, predicted, usage.output());
+            self.paces[subject.pool.index()].completed(usage.output(), *lasted);
+        }
+    }
+
+    /// The client of a queued request left.
+    pub(super) fn cancel(&mut self, now: Instant, request: RequestId) -> Said {
+        if self.waiting.remove(&request).is_none() {
+            return Said::default();
+        }
+        self.step(now, Input::Cancel(request))
+    }
+
+    /// An upstream's answer began this long after it was asked for.
+    pub(super) fn began(&mut self, pool: PoolIndex, after: Span) {
+        self.paces[pool.index()].began(after);
+    }
+
+    /// From now on newcomers are refused.
+    pub(super) fn drain(&mut self, now: Instant) -> Said {
+        self.draining = true;
+        self.step(now, Input::Drain)
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.draining
+    }
+
+    /// Whether nothing waits and nothing runs.
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.flying.is_empty()
+    }
+}

@@ -1,0 +1,334 @@
+//! The handle to the core: ask it, watch it, stop it.
+//!
+//! What it guarantees to a door: every request it asks for is either refused, or let through with a [`Permit`] that
+//! is settled exactly once whatever becomes of it. A door that stops waiting leaves the queue at once. If the core
+//! ever panics its state cannot be trusted; from then on every question is answered [`Broken`], and nothing is let
+//! through.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tokio::sync::{Notify, oneshot};
+
+use crate::admission::{Ending, Engine, Input, Options, Refusal, Slots, Subject};
+use crate::costing::{Call, Predictor};
+use crate::ledger::Memory;
+use crate::observe::{Journal, Metrics, Totals};
+use crate::policy::Policy;
+use crate::policy::model::{Caller, Selection};
+use crate::units::{DecisionId, Instant, PoolIndex, RequestId, Span, TicketId, Tokens};
+
+use super::clock::Clock;
+use super::desk::{Answer, Delivery, Desk, Said};
+use super::permit::Permit;
+
+/// A request, identified, routed and counted, that asks to be let through.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// The name of the decision to be made.
+    pub decision: DecisionId,
+    /// When the request arrived.
+    pub arrived: Instant,
+    /// What it asks for.
+    pub call: Call,
+    /// Its input as counted.
+    pub input: Tokens,
+    /// Whose it is.
+    pub caller: Caller,
+    /// Where it goes and what it weighs.
+    pub selection: Selection,
+    /// How long its client waits.
+    pub patience: Patience,
+}
+
+impl Ask {
+    /// Whom it belongs to, and where it competes.
+    #[must_use]
+    pub fn subject(&self) -> Subject {
+        Subject {
+            pool: self.selection.pool,
+            class: self.selection.class,
+            tenant: self.caller.tenant.clone(),
+            session: self.caller.session.clone(),
+        }
+    }
+}
+
+/// How long a client waits, as far as it says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Patience {
+    /// For dispatch, from arrival.
+    pub dispatch: Option<Span>,
+    /// For something of the answer, from arrival.
+    pub answer: Option<Span>,
+}
+
+/// Why a request is not let through.
+#[derive(Debug)]
+pub enum Denied {
+    /// The core refused it.
+    Refused(Refusal),
+    /// The core is broken.
+    Broken,
+}
+
+/// The core panicked once and is not to be trusted any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the admission core is broken; nothing is let through until a restart")]
+pub struct Broken;
+
+/// What can be seen behind the lock. Copy what is needed and leave.
+#[derive(Debug)]
+pub struct Seen<'a> {
+    /// What time it is.
+    pub now: Instant,
+    /// The core.
+    pub engine: &'a Engine,
+    /// The books.
+    pub ledger: &'a Memory,
+    /// Running totals.
+    pub totals: &'a Totals,
+    /// The predictor.
+    pub predictor: &'a Predictor,
+    /// Whether the gateway is shutting down.
+    pub draining: bool,
+}
+
+/// The handle to the core. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Gate(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    policy: Arc<Policy>,
+    clock: Clock,
+    metrics: Metrics,
+    epoch: u32,
+    requests: AtomicU64,
+    desk: Mutex<Desk>,
+    journal: Mutex<Journal>,
+    /// Tells the timer that the core wants to be woken earlier than before.
+    wake: Arc<Notify>,
+    idle: Notify,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.wake.notify_one();
+    }
+}
+
+impl Gate {
+    /// Sets up the core of a policy and the timer that wakes it. Needs a tokio runtime.
+    ///
+    /// `seed` decides what the core leaves to chance; `epoch` distinguishes this start of the process from others.
+    #[must_use]
+    pub fn start(policy: Arc<Policy>, metrics: Metrics, seed: u64, epoch: u32) -> Self {
+        let engine = Engine::new(policy.clone(), Options { seed, slots: Slots::Window });
+        let wake = Arc::new(Notify::new());
+        let gate = Self(Arc::new(Shared {
+            desk: Mutex::new(Desk::new(&policy, engine, metrics.clone())),
+            policy,
+            clock: Clock::start(),
+            metrics,
+            epoch,
+            requests: AtomicU64::new(1),
+            journal: Mutex::new(Journal::default()),
+            wake: wake.clone(),
+            idle: Notify::new(),
+        }));
+        tokio::spawn(keep_time(Arc::downgrade(&gate.0), gate.0.clock, wake));
+        gate
+    }
+
+    /// The policy in force.
+    #[must_use]
+    pub fn policy(&self) -> &Arc<Policy> {
+        &self.0.policy
+    }
+
+    /// The clock everything here goes by.
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    /// The metrics everything here counts in.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.0.metrics
+    }
+
+    /// A name for the next decision.
+    #[must_use]
+    pub fn decision(&self) -> DecisionId {
+        let request = RequestId::new(self.0.requests.fetch_add(1, Ordering::Relaxed));
+        DecisionId { epoch: self.0.epoch, request }
+    }
+
+    /// The public name of a request's decision.
+    #[must_use]
+    pub fn decision_of(&self, request: RequestId) -> DecisionId {
+        DecisionId { epoch: self.0.epoch, request }
+    }
+
+    /// Asks to be let through, and waits as long as it takes. Dropping the future leaves the queue.
+    ///
+    /// # Errors
+    /// When the core refuses, on arrival or later, or is broken.
+    pub async fn admit(&self, ask: Ask) -> Result<Permit, Denied> {
+        let (to, from) = oneshot::channel();
+        let mut waiting = Waiting { gate: self, request: Some(ask.decision.request), from };
+        self.transact(|desk, now| desk.arrive(now, &ask, to)).map_err(|Broken| Denied::Broken)?;
+        // The texts are counted; what waits is only the request.
+        drop(ask);
+        let answer = (&mut waiting.from).await;
+        waiting.request = None;
+        match answer {
+            Ok(Ok(permit)) => Ok(permit),
+            Ok(Err(refusal)) => Err(Denied::Refused(refusal)),
+            Err(_) => Err(Denied::Broken),
+        }
+    }
+
+    /// Looks behind the lock. `look` should only copy: everybody waits for it.
+    ///
+    /// # Errors
+    /// When the core is broken.
+    pub fn look<T>(&self, look: impl FnOnce(Seen<'_>) -> T) -> Result<T, Broken> {
+        let desk = self.lock()?;
+        Ok(look(Seen {
+            now: self.0.clock.now(),
+            engine: &desk.engine,
+            ledger: &desk.ledger,
+            totals: &desk.totals,
+            predictor: &desk.predictor,
+            draining: desk.is_draining(),
+        }))
+    }
+
+    /// From now on newcomers are refused; what is queued is served on.
+    ///
+    /// # Errors
+    /// When the core is broken.
+    pub fn start_draining(&self) -> Result<(), Broken> {
+        self.transact(Desk::drain)
+    }
+
+    /// Refuses everything still queued.
+    ///
+    /// # Errors
+    /// When the core is broken.
+    pub fn flush(&self) -> Result<(), Broken> {
+        self.transact(|desk, now| desk.step(now, Input::Flush))
+    }
+
+    /// Waits until nothing is queued and nothing runs.
+    ///
+    /// # Errors
+    /// When the core is broken.
+    pub async fn idle(&self) -> Result<(), Broken> {
+        loop {
+            let news = self.0.idle.notified();
+            tokio::pin!(news);
+            news.as_mut().enable();
+            if self.lock()?.is_idle() {
+                return Ok(());
+            }
+            news.await;
+        }
+    }
+
+    pub(super) fn began(&self, pool: PoolIndex, dispatched_at: Instant) {
+        if let Ok(mut desk) = self.lock() {
+            desk.began(pool, self.0.clock.now().since(dispatched_at));
+        }
+    }
+
+    pub(super) fn progress(&self, ticket: TicketId, output: Tokens) {
+        // A broken core keeps no counters that could be wrong.
+        let _broken = self.transact(|desk, now| desk.step(now, Input::Progress { ticket, output }));
+    }
+
+    pub(super) fn settle(&self, ticket: TicketId, ending: Ending) {
+        // A broken core lets nothing through, so nothing waits for this slot.
+        let _broken = self.transact(|desk, now| desk.step(now, Input::Settle { ticket, ending }));
+    }
+
+    fn lock(&self) -> Result<MutexGuard<'_, Desk>, Broken> {
+        self.0.desk.lock().map_err(|_poisoned| Broken)
+    }
+
+    /// Does something behind the lock, and says what is to be said once it is released.
+    fn transact(&self, act: impl FnOnce(&mut Desk, Instant) -> Said) -> Result<(), Broken> {
+        let said = {
+            let mut desk = self.lock()?;
+            let due = desk.engine.next_wakeup();
+            let said = act(&mut desk, self.0.clock.now());
+            if let Some(next) = desk.engine.next_wakeup()
+                && due.is_none_or(|due| next < due)
+            {
+                self.0.wake.notify_one();
+            }
+            if desk.is_idle() {
+                self.0.idle.notify_waiters();
+            }
+            said
+        };
+        for Delivery { to, verdict } in said.deliveries {
+            let answer: Answer = verdict.map(|admitted| Permit::new(self.clone(), admitted));
+            // Whoever waited may have left a moment ago. Then the permit comes back and settles itself.
+            drop(to.send(answer));
+        }
+        let mut journal = self.0.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        said.events.iter().for_each(|event| journal.write(&self.0.policy, event));
+        Ok(())
+    }
+}
+
+/// Somebody waiting for a verdict. Dropped before it came, it takes the request out of the queue.
+struct Waiting<'a> {
+    gate: &'a Gate,
+    request: Option<RequestId>,
+    from: oneshot::Receiver<Answer>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(request) = self.request {
+            // A broken core has no queue to leave.
+            let _broken = self.gate.transact(|desk, now| desk.cancel(now, request));
+        }
+    }
+}
+
+/// Wakes the core when it asks to be. Ends with the gate, or when the core is broken.
+async fn keep_time(shared: Weak<Shared>, clock: Clock, wake: Arc<Notify>) {
+    loop {
+        let due = {
+            let Some(gate) = shared.upgrade().map(Gate) else { return };
+            let Ok(due) = gate.lock().map(|desk| desk.engine.next_wakeup()) else { return };
+            match due {
+                Some(due) if due <= clock.now() => {
+                    if gate.transact(|desk, now| desk.step(now, Input::Tick)).is_err() {
+                        return;
+                    }
+                    continue;
+                }
+                due => due,
+            }
+        };
+        match due {
+            Some(due) => {
+                tokio::select! {
+                    () = clock.sleep_until(due) => {}
+                    () = wake.notified() => {}
+                }
+            }
+            None => wake.notified().await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

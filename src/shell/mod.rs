@@ -1,0 +1,17 @@
+//! The only place with tasks and clocks: it drives the core in real time.
+//!
+//! [`Gate`] owns the core, the predictor, the books and the observers behind one lock, tells the core what time it
+//! is, wakes it when it asks to be woken, and hands its verdicts to whoever waits for them. A decision takes the
+//! lock, never the network; the lock is never held across an await.
+
+mod clock;
+mod desk;
+mod gate;
+mod pace;
+mod permit;
+mod shutdown;
+
+pub use clock::Clock;
+pub use gate::{Ask, Broken, Denied, Gate, Patience, Seen};
+pub use permit::Permit;
+pub use shutdown::{asked_to_stop, drain};

@@ -1,0 +1,104 @@
+//! Leave to send one request upstream, which cannot be lost.
+//!
+//! A permit is settled exactly once: by [`Permit::settle`], which consumes it, or when it is dropped on any other
+//! path (the client left, the handler panicked, the connection broke), and then as aborted with what was counted so
+//! far. One that was dropped before anything was sent upstream costs nothing, since nothing was produced.
+
+use crate::admission::{Ending, Outcome, Reported, Ticket};
+use crate::units::{PoolIndex, Span, Tokens, Usage};
+
+use super::gate::Gate;
+
+/// Leave to send one request upstream.
+#[derive(Debug)]
+pub struct Permit {
+    gate: Gate,
+    ticket: Ticket,
+    pool: PoolIndex,
+    expected: Usage,
+    counted: Tokens,
+    stage: Stage,
+}
+
+/// How far the request has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Nothing was sent upstream.
+    Admitted,
+    /// It was sent upstream.
+    Sent,
+    /// The answer began.
+    Answering,
+    /// It is settled.
+    Settled,
+}
+
+impl Permit {
+    pub(super) fn new(gate: Gate, (ticket, pool, expected): (Ticket, PoolIndex, Usage)) -> Self {
+        Self { gate, ticket, pool, expected, counted: Tokens::ZERO, stage: Stage::Admitted }
+    }
+
+    /// How long the request had waited.
+    #[must_use]
+    pub fn waited(&self) -> Span {
+        self.ticket.waited
+    }
+
+    /// What the request is expected to use.
+    #[must_use]
+    pub fn expected(&self) -> Usage {
+        self.expected
+    }
+
+    /// The request goes upstream now; from here on it costs something.
+    pub fn sent(&mut self) {
+        if self.stage == Stage::Admitted {
+            self.stage = Stage::Sent;
+        }
+    }
+
+    /// The first byte of the answer is here.
+    pub fn began(&mut self) {
+        if self.stage == Stage::Sent {
+            self.stage = Stage::Answering;
+            self.gate.began(self.pool, self.ticket.dispatched_at);
+        }
+    }
+
+    /// The answer has come to this much output, in all. Going backwards changes nothing.
+    pub fn progress(&mut self, output: Tokens) {
+        if output > self.counted {
+            self.counted = output;
+            self.gate.progress(self.ticket.id, output);
+        }
+    }
+
+    /// What a count of the answer's output comes to as usage, with the input as it was expected.
+    #[must_use]
+    pub fn counted(&self, visible: Tokens, reasoning: Tokens) -> Reported {
+        Reported::Counted(Usage { reasoning_output: reasoning, ..self.expected.with_output(visible) })
+    }
+
+    /// Ends the request.
+    pub fn settle(mut self, ending: Ending) {
+        self.end(ending);
+    }
+
+    fn end(&mut self, ending: Ending) {
+        if self.stage != Stage::Settled {
+            self.stage = Stage::Settled;
+            self.gate.settle(self.ticket.id, ending);
+        }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let usage = match self.stage {
+            Stage::Admitted => Reported::Final(Usage::default()),
+            Stage::Sent | Stage::Answering => self.counted(self.counted, Tokens::ZERO),
+            Stage::Settled => return,
+        };
+        self.end(Ending { outcome: Outcome::ClientAborted, usage });
+    }
+}

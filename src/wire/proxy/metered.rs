@@ -1,0 +1,143 @@
+//! One chat completion, from its headers to the head of its answer.
+//!
+//! In the order a reader would guess: who, what, how much, whether and when, then onward. Until the permit is given
+//! nothing was held, so every refusal above that line leaves no trace but its count.
+
+use bytes::Bytes;
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
+use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+
+use crate::admission::{Ending, Outcome, Reported};
+use crate::costing::{Encoding, count_prompt};
+use crate::policy::Policy;
+use crate::policy::model::{Caller, Selection};
+use crate::shell::{Ask, Denied, Permit};
+use crate::units::{DecisionId, Tokens};
+
+use super::super::answer::{self, Refused};
+use super::super::dialect::openai_chat::{self, Observer, Parsed, Unreadable};
+use super::super::identity::identify;
+use super::super::server::Body;
+use super::observed::{self, Watch};
+use super::{Proxy, UpstreamError, body, headers, patience};
+
+/// Bodies up to this size are read where they are; larger ones on a thread that may take its time.
+const READ_IN_PLACE: usize = 64 * 1024;
+
+/// A request that was read, routed and counted.
+struct Reading {
+    parsed: Parsed,
+    selection: Selection,
+    encoding: Encoding,
+    input: Tokens,
+}
+
+impl Proxy {
+    pub(super) async fn metered(
+        &self,
+        decision: DecisionId,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, Refused> {
+        let arrived = self.gate.clock().now();
+        let (head, incoming) = request.into_parts();
+        let identified = identify(&self.gate.policy().identity, self.trusted, &head.headers).map_err(super::refused)?;
+        let patience = patience::read(&head.headers)?;
+        refuse_encoded(&head.headers)?;
+        let bytes = body::read(incoming, self.settings.body_most, self.settings.body_within).await?;
+        let reading = self.read(&identified.caller, bytes.clone()).await?;
+        let Reading { parsed, selection, encoding, input } = reading;
+
+        let onward_body = parsed.forward(&bytes, selection.model.as_str());
+        drop(bytes);
+        let pool = selection.pool;
+        let hide_usage = parsed.hide_usage;
+        let ask = Ask { decision, arrived, call: parsed.call, input, caller: identified.caller, selection, patience };
+        let mut permit = self.gate.admit(ask).await.map_err(|denied| match denied {
+            Denied::Refused(refusal) => Refused::ByCore(refusal),
+            Denied::Broken => Refused::Internal,
+        })?;
+
+        let onward = self.onward(pool, &head, identified.by_key, onward_body);
+        permit.sent();
+        match self.upstream.send(onward, self.settings.begin_within).await {
+            Ok(response) => Ok(self.answer(decision, permit, response, encoding, hide_usage)),
+            Err(error) => {
+                let outcome = match error {
+                    UpstreamError::Unreachable(_) => Outcome::UpstreamFailed,
+                    UpstreamError::TimedOut(_) => Outcome::TimedOut,
+                };
+                permit.settle(Ending { outcome, usage: Reported::Nothing });
+                Err(error.refused())
+            }
+        }
+    }
+
+    /// Reads, routes and counts a body, off the worker threads when that may take a while.
+    async fn read(&self, caller: &Caller, bytes: Bytes) -> Result<Reading, Refused> {
+        if bytes.len() <= READ_IN_PLACE {
+            return read(self.gate.policy(), caller, &bytes);
+        }
+        let (policy, caller) = (self.gate.policy().clone(), caller.clone());
+        tokio::task::spawn_blocking(move || read(&policy, &caller, &bytes)).await.unwrap_or(Err(Refused::Internal))
+    }
+
+    /// Passes the answer on, watched to its end by the permit's side.
+    fn answer(
+        &self,
+        decision: DecisionId,
+        permit: Permit,
+        response: Response<Incoming>,
+        encoding: Encoding,
+        hide_usage: bool,
+    ) -> Response<Body> {
+        let (mut head, body) = response.into_parts();
+        headers::clean_answer(&mut head.headers);
+        answer::mark_admitted(&mut head.headers, decision, permit.waited());
+        let watch = watch_for(head.status, &head.headers, encoding, hide_usage);
+        if matches!(watch, Watch::Stream(_)) {
+            // What is hidden makes it shorter than the upstream said.
+            head.headers.remove(CONTENT_LENGTH);
+        }
+        Response::from_parts(head, observed::metered(body, watch, permit, self.settings.idle_most).boxed_unsync())
+    }
+}
+
+/// How an answer is watched, by what it says it is.
+fn watch_for(status: StatusCode, headers: &HeaderMap, encoding: Encoding, hide_usage: bool) -> Watch {
+    let says = |name, prefix: &str| {
+        headers.get(name).and_then(|value| value.to_str().ok()).is_some_and(|value| value.starts_with(prefix))
+    };
+    if !status.is_success() {
+        Watch::failed()
+    } else if headers.contains_key(CONTENT_ENCODING) && !says(CONTENT_ENCODING, "identity") {
+        Watch::Unreadable
+    } else if says(CONTENT_TYPE, "text/event-stream") {
+        Watch::Stream(Box::new(Observer::new(encoding, hide_usage)))
+    } else {
+        Watch::whole(encoding)
+    }
+}
+
+fn read(policy: &Policy, caller: &Caller, bytes: &Bytes) -> Result<Reading, Refused> {
+    let parsed = openai_chat::parse(bytes).map_err(|error| match error {
+        Unreadable::Malformed(what) => Refused::Malformed(what),
+        Unreadable::Unsupported(what) => Refused::Unsupported(what),
+    })?;
+    let selection = policy
+        .select(&caller.tenant, caller.wished_class.as_deref(), &parsed.call.model)
+        .ok_or_else(|| Refused::ModelNotFound(parsed.call.model.clone()))?;
+    let encoding = Encoding::of(selection.model.as_str());
+    let input = count_prompt(encoding, &parsed.call.prompt);
+    Ok(Reading { parsed, selection, encoding, input })
+}
+
+fn refuse_encoded(headers: &HeaderMap) -> Result<(), Refused> {
+    match headers.get(CONTENT_ENCODING) {
+        Some(encoding) if !encoding.as_bytes().eq_ignore_ascii_case(b"identity") => Err(Refused::Unsupported(
+            "compressed bodies are not read by this build; send it without Content-Encoding".into(),
+        )),
+        _ => Ok(()),
+    }
+}

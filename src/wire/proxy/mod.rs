@@ -1,0 +1,170 @@
+//! The reverse proxy: a door that stands between OpenAI clients and an upstream.
+//!
+//! `POST /v1/chat/completions` is metered: identified, read, quoted, admitted, sent on, watched to the last byte and
+//! settled. A request without a body (`GET /v1/models`) passes unmetered, but not unidentified. Everything else is
+//! refused by name, since what is not read cannot be charged.
+//!
+//! Whatever becomes of a request, it is settled once. A client that leaves is noticed while it waits, before the
+//! first token and in the middle of the stream, because hyper drops the handler or the body; dropping them drops the
+//! permit, which settles, and the upstream's connection, which cancels. A handler that panics answers 500, and what
+//! it had not sent on stays unsent.
+
+mod body;
+mod headers;
+mod metered;
+mod observed;
+mod patience;
+mod upstream;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, Response};
+use http_body::Body as _;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+
+use crate::shell::Gate;
+use crate::units::{self, DecisionId, PoolIndex, Span};
+
+use super::answer::Refused;
+use super::guard;
+use super::identity::{IdentityError, identify, trusts_proxy};
+use super::server::{Answering, Body};
+
+pub use upstream::{Upstream, UpstreamError};
+
+/// The one path that is metered.
+const CHAT_COMPLETIONS: &str = "/v1/chat/completions";
+
+/// What the proxy is told beside the policy.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The largest body that is read.
+    pub body_most: units::Bytes,
+    /// How long a client may take to send its body.
+    pub body_within: Span,
+    /// How long the upstream may take to begin its answer.
+    pub begin_within: Span,
+    /// How long the upstream may say nothing in the middle of its answer.
+    pub idle_most: Span,
+    /// The key shown to the upstream in place of the client's.
+    pub upstream_key: Option<http::HeaderValue>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            body_most: units::Bytes::new(32 * 1024 * 1024),
+            body_within: Span::from_secs(60),
+            begin_within: Span::from_secs(600),
+            idle_most: Span::from_secs(300),
+            upstream_key: None,
+        }
+    }
+}
+
+/// The reverse proxy.
+#[derive(Debug)]
+pub struct Proxy {
+    gate: Gate,
+    upstream: Upstream,
+    settings: Settings,
+    trusted: bool,
+}
+
+impl Proxy {
+    /// A proxy that listens at an address. The address decides whether its headers may name the tenant.
+    #[must_use]
+    pub fn new(gate: Gate, upstream: Upstream, settings: Settings, listener: IpAddr) -> Arc<Self> {
+        let trusted = trusts_proxy(gate.policy().identity.trust, listener);
+        Arc::new(Self { gate, upstream, settings, trusted })
+    }
+
+    /// Answers a request. Never fails: a fault of ours is an answer too.
+    #[must_use]
+    pub fn handle(self: &Arc<Self>, request: Request<Incoming>) -> Answering {
+        let proxy = self.clone();
+        Box::pin(async move {
+            let decision = proxy.gate.decision();
+            match guard::guarded(proxy.route(decision, request)).await {
+                Ok(Ok(response)) => response,
+                Ok(Err(refused)) => proxy.refuse(decision, &refused),
+                Err(guard::Panicked) => proxy.refuse(decision, &Refused::Internal),
+            }
+        })
+    }
+
+    async fn route(&self, decision: DecisionId, request: Request<Incoming>) -> Result<Response<Body>, Refused> {
+        let (method, path) = (request.method(), request.uri().path());
+        if method == Method::CONNECT || request.headers().contains_key(http::header::UPGRADE) {
+            let what = "WebSocket and other upgraded connections are not supported; use POST with \"stream\": true";
+            return Err(Refused::Unsupported(what.into()));
+        }
+        if method == Method::POST && path == CHAT_COMPLETIONS {
+            return self.metered(decision, request).await;
+        }
+        let passes = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) && request.body().is_end_stream();
+        if passes {
+            return self.unmetered(decision, request).await;
+        }
+        let what = format!(
+            "{method} {} is not metered by this build and does not pass; POST {CHAT_COMPLETIONS} is, and requests \
+             without a body pass",
+            shorten(path)
+        );
+        Err(Refused::Unsupported(what))
+    }
+
+    /// Passes a request without a body to the first pool's upstream. It costs nothing and waits for nobody.
+    async fn unmetered(&self, decision: DecisionId, request: Request<Incoming>) -> Result<Response<Body>, Refused> {
+        let identified = identify(&self.gate.policy().identity, self.trusted, request.headers()).map_err(refused)?;
+        let (head, _no_body) = request.into_parts();
+        let onward = self.onward(PoolIndex::new(0), &head, identified.by_key, Bytes::new());
+        let response = self.upstream.send(onward, self.settings.begin_within).await.map_err(UpstreamError::refused)?;
+        let (mut head, body) = response.into_parts();
+        headers::clean_answer(&mut head.headers);
+        super::answer::mark_admitted(&mut head.headers, decision, Span::ZERO);
+        Ok(Response::from_parts(head, observed::unmetered(body, self.settings.idle_most).boxed_unsync()))
+    }
+
+    /// The request as the upstream is to see it.
+    fn onward(&self, pool: PoolIndex, head: &http::request::Parts, by_key: bool, body: Bytes) -> Request<Full<Bytes>> {
+        let mut headers: HeaderMap = headers::for_upstream(&head.headers, by_key);
+        if let Some(key) = &self.settings.upstream_key {
+            headers::show_key(&mut headers, key);
+        }
+        let mut onward = Request::new(Full::new(body));
+        *onward.method_mut() = head.method.clone();
+        *onward.uri_mut() = self.upstream.uri(pool, &head.uri);
+        *onward.headers_mut() = headers;
+        onward
+    }
+
+    fn refuse(&self, decision: DecisionId, refused: &Refused) -> Response<Body> {
+        if !matches!(refused, Refused::ByCore(_)) {
+            self.gate.metrics().rejected(refused.code());
+            tracing::debug!(target: "tallygate::decision", %decision, reason = refused.code(), "answered by the door");
+        }
+        refused
+            .answer(decision, self.gate.clock().now())
+            .map(|body| Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync())
+    }
+}
+
+/// What a failed identification is answered with.
+fn refused(error: IdentityError) -> Refused {
+    match error {
+        IdentityError::Malformed(what) => Refused::Malformed(what),
+        other @ (IdentityError::UnknownKey | IdentityError::Unidentified(_)) => {
+            Refused::Unidentified(other.to_string())
+        }
+    }
+}
+
+/// At most a line of what the client wrote, for a message.
+fn shorten(text: &str) -> &str {
+    const SHOWN: usize = 100;
+    &text[..text.floor_char_boundary(SHOWN)]
+}

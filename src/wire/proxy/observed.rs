@@ -1,0 +1,280 @@
+//! An answer's body on its way to the client, watched to its end.
+//!
+//! Every byte is passed on as it comes. The end decides what the request is settled for:
+//!
+//! | what happens | settled as | for |
+//! |---|---|---|
+//! | a stream's final event, or the end of an answer | completed | the usage reported, else what was counted |
+//! | the client leaves behind the final event | closed after final | the same |
+//! | the client leaves before it | client aborted | what was counted |
+//! | the upstream breaks, ends a stream early, or reports an error in it | upstream failed | what was counted |
+//! | the upstream says nothing for too long | timed out | what was counted |
+//! | the answer was an error (4xx, 5xx) | upstream failed | nothing, unless usage is reported |
+//!
+//! A broken upstream breaks the client's connection too: a part must not be taken for the whole.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::time::{Instant, Sleep, sleep};
+
+use crate::admission::{Ending, Outcome, Reported};
+use crate::costing::Encoding;
+use crate::shell::Permit;
+use crate::units::{Span, Tokens};
+
+use super::super::dialect::openai_chat::{Observer, Reply, StreamEnd, read_reply};
+use super::super::server::BodyError;
+
+/// How much of a whole answer is kept to read its usage.
+const WHOLE_MOST: usize = 4 * 1024 * 1024;
+
+/// The core is told of progress in steps of so many tokens.
+const PROGRESS_STEP: u64 = 8;
+
+/// How an answer is watched.
+pub(super) enum Watch {
+    /// Event by event.
+    Stream(Box<Observer>),
+    /// A copy is kept and read at the end.
+    Whole(Copy),
+    /// An error of the upstream's.
+    Failed(Copy),
+    /// It cannot be read, only passed on.
+    Unreadable,
+}
+
+/// A copy of an answer, up to a bound.
+pub(super) struct Copy {
+    held: Vec<u8>,
+    complete: bool,
+    encoding: Encoding,
+}
+
+impl Copy {
+    fn new(encoding: Encoding) -> Self {
+        Self { held: Vec::new(), complete: true, encoding }
+    }
+
+    fn add(&mut self, data: &[u8]) {
+        self.complete &= self.held.len() + data.len() <= WHOLE_MOST;
+        if self.complete {
+            self.held.extend_from_slice(data);
+        } else {
+            self.held = Vec::new();
+        }
+    }
+
+    fn reply(&self) -> Reply {
+        if self.complete { read_reply(&self.held, self.encoding) } else { Reply::Unreadable }
+    }
+}
+
+impl Watch {
+    pub(super) fn whole(encoding: Encoding) -> Self {
+        Self::Whole(Copy::new(encoding))
+    }
+
+    pub(super) fn failed() -> Self {
+        Self::Failed(Copy::new(Encoding::O200k))
+    }
+
+    /// Takes note of the next bytes and returns what the client is to see.
+    fn push(&mut self, data: Bytes) -> Bytes {
+        match self {
+            Self::Stream(observer) => observer.push(&data),
+            Self::Whole(copy) | Self::Failed(copy) => {
+                copy.add(&data);
+                data
+            }
+            Self::Unreadable => data,
+        }
+    }
+
+    /// What was held back and is to be seen after all, now that nothing more comes.
+    fn finish(&mut self) -> Bytes {
+        match self {
+            Self::Stream(observer) => observer.finish(),
+            Self::Whole(_) | Self::Failed(_) | Self::Unreadable => Bytes::new(),
+        }
+    }
+
+    fn output_so_far(&self) -> Tokens {
+        match self {
+            Self::Stream(observer) => observer.output_so_far(),
+            Self::Whole(_) | Self::Failed(_) | Self::Unreadable => Tokens::ZERO,
+        }
+    }
+
+    /// Whether the whole answer was produced although its body has not ended.
+    fn is_final(&self) -> bool {
+        matches!(self, Self::Stream(observer) if observer.end() == StreamEnd::Final)
+    }
+
+    /// What is known of the usage.
+    fn usage(&mut self, permit: &Permit) -> Reported {
+        match self {
+            Self::Stream(observer) => observer.usage().map_or_else(
+                || {
+                    let (visible, reasoning) = observer.counted();
+                    permit.counted(visible, reasoning)
+                },
+                Reported::Final,
+            ),
+            Self::Whole(copy) => match copy.reply() {
+                Reply::Reported(usage) => Reported::Final(usage),
+                Reply::Counted { visible, reasoning } => permit.counted(visible, reasoning),
+                Reply::Unreadable => Reported::Nothing,
+            },
+            Self::Failed(copy) => match copy.reply() {
+                Reply::Reported(usage) => Reported::Final(usage),
+                Reply::Counted { .. } | Reply::Unreadable => Reported::Nothing,
+            },
+            Self::Unreadable => Reported::Nothing,
+        }
+    }
+
+    /// How a body that ended by itself ended.
+    fn outcome(&self) -> Outcome {
+        match self {
+            Self::Stream(observer) if observer.end() != StreamEnd::Final => Outcome::UpstreamFailed,
+            Self::Failed(_) => Outcome::UpstreamFailed,
+            Self::Stream(_) | Self::Whole(_) | Self::Unreadable => Outcome::Completed,
+        }
+    }
+}
+
+/// The body of an answer, watched.
+pub(super) struct Observed {
+    upstream: Incoming,
+    watch: Watch,
+    permit: Option<Permit>,
+    told: Tokens,
+    idle_most: Span,
+    idle: Pin<Box<Sleep>>,
+    ended: bool,
+}
+
+/// An answer that is metered.
+pub(super) fn metered(upstream: Incoming, watch: Watch, permit: Permit, idle_most: Span) -> Observed {
+    Observed::new(upstream, watch, Some(permit), idle_most)
+}
+
+/// An answer that only passes.
+pub(super) fn unmetered(upstream: Incoming, idle_most: Span) -> Observed {
+    Observed::new(upstream, Watch::Unreadable, None, idle_most)
+}
+
+impl Observed {
+    fn new(upstream: Incoming, watch: Watch, permit: Option<Permit>, idle_most: Span) -> Self {
+        let idle = Box::pin(sleep(idle_most.to_std()));
+        Self { upstream, watch, permit, told: Tokens::ZERO, idle_most, idle, ended: false }
+    }
+
+    fn settle(&mut self, outcome: Outcome) {
+        if let Some(permit) = self.permit.take() {
+            let usage = self.watch.usage(&permit);
+            permit.settle(Ending { outcome, usage });
+        }
+    }
+
+    /// Takes note of the next bytes and returns what is to be shown of them.
+    fn pass(&mut self, data: Bytes) -> Bytes {
+        let shown = self.watch.push(data);
+        if let Some(permit) = &mut self.permit {
+            permit.began();
+            let output = self.watch.output_so_far();
+            let step = Tokens::new(if self.told == Tokens::ZERO { 1 } else { PROGRESS_STEP });
+            if output >= self.told + step {
+                self.told = output;
+                permit.progress(output);
+            }
+        }
+        shown
+    }
+
+    /// The upstream's body ended by itself. Returns what was held back of it.
+    fn end(&mut self) -> Bytes {
+        self.ended = true;
+        let rest = self.watch.finish();
+        self.settle(self.watch.outcome());
+        rest
+    }
+
+    /// Ends with an error, which breaks the client's connection.
+    fn break_off(&mut self, outcome: Outcome, error: BodyError) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        self.ended = true;
+        self.settle(outcome);
+        Poll::Ready(Some(Err(error)))
+    }
+}
+
+impl Body for Observed {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = &mut *self;
+        if this.ended {
+            return Poll::Ready(None);
+        }
+        if this.watch.is_final() {
+            // The final event was taken off our hands. The slot is free, however long the upstream lingers.
+            this.settle(Outcome::Completed);
+        }
+        loop {
+            let polled = Pin::new(&mut this.upstream).poll_frame(context);
+            if polled.is_pending() {
+                ready!(this.idle.as_mut().poll(context));
+                let what = format!("the upstream said nothing for {}", this.idle_most);
+                return this.break_off(Outcome::TimedOut, what.into());
+            }
+            match ready!(polled) {
+                Some(Ok(frame)) => {
+                    this.idle.as_mut().reset(Instant::now() + this.idle_most.to_std());
+                    // Trailers concern one connection only.
+                    let Ok(data) = frame.into_data() else { continue };
+                    let mut shown = this.pass(data);
+                    // hyper stops asking once it has as many bytes as the headers promised.
+                    if this.upstream.is_end_stream() {
+                        let rest = this.end();
+                        shown = if rest.is_empty() { shown } else { [shown, rest].concat().into() };
+                    }
+                    if !shown.is_empty() {
+                        return Poll::Ready(Some(Ok(Frame::data(shown))));
+                    }
+                }
+                Some(Err(error)) => return this.break_off(Outcome::UpstreamFailed, error.into()),
+                None => {
+                    let rest = this.end();
+                    return Poll::Ready((!rest.is_empty()).then(|| Ok(Frame::data(rest))));
+                }
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ended
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self.watch {
+            Watch::Stream(_) => SizeHint::default(),
+            Watch::Whole(_) | Watch::Failed(_) | Watch::Unreadable => self.upstream.size_hint(),
+        }
+    }
+}
+
+impl Drop for Observed {
+    fn drop(&mut self) {
+        let outcome = if self.watch.is_final() { Outcome::ClosedAfterFinal } else { Outcome::ClientAborted };
+        self.settle(outcome);
+    }
+}

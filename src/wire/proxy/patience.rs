@@ -1,0 +1,71 @@
+//! How long a client waits, as its headers tell.
+//!
+//! `x-tallygate-deadline-ms` is meant for us and must be right. `x-envoy-expected-rq-timeout-ms` and
+//! `x-stainless-read-timeout` are others' words; what cannot be read in them says nothing.
+
+use http::HeaderMap;
+
+use crate::shell::Patience;
+use crate::units::Span;
+
+use super::super::answer::Refused;
+
+const OURS: &str = "x-tallygate-deadline-ms";
+const ENVOY: &str = "x-envoy-expected-rq-timeout-ms";
+const STAINLESS: &str = "x-stainless-read-timeout";
+
+/// Reads the headers.
+///
+/// # Errors
+/// When our own header is not a whole number of milliseconds.
+pub(super) fn read(headers: &HeaderMap) -> Result<Patience, Refused> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
+    let millis = |text: &str| text.parse().ok().map(Span::from_millis);
+    let dispatch =
+        match headers.get(OURS) {
+            None => None,
+            Some(_) => Some(text(OURS).and_then(millis).ok_or_else(|| {
+                Refused::Malformed(format!("the header {OURS} must be a whole number of milliseconds"))
+            })?),
+        };
+    let envoy = text(ENVOY).and_then(millis);
+    let stainless = text(STAINLESS)
+        .and_then(|text| text.parse().ok())
+        .filter(|secs: &f64| secs.is_finite() && *secs > 0.0)
+        .map(Span::from_secs_f64);
+    Ok(Patience { dispatch, answer: envoy.into_iter().chain(stainless).min() })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderMap, HeaderName, HeaderValue};
+
+    use super::read;
+    use crate::shell::Patience;
+    use crate::units::Span;
+
+    fn patience(pairs: &[(&'static str, &'static str)]) -> Option<Patience> {
+        let headers: HeaderMap =
+            pairs.iter().map(|(name, text)| (HeaderName::from_static(name), HeaderValue::from_static(text))).collect();
+        read(&headers).ok()
+    }
+
+    #[test]
+    fn the_sooner_of_what_is_told_counts() {
+        let (dispatch, answer) = (Some(Span::from_millis(1_500)), Some(Span::from_secs(600)));
+        let found = patience(&[("x-tallygate-deadline-ms", "1500"), ("x-stainless-read-timeout", "600.0")]);
+        assert_eq!(found, Some(Patience { dispatch, answer }));
+        let found = patience(&[("x-envoy-expected-rq-timeout-ms", "2000"), ("x-stainless-read-timeout", "600")]);
+        assert_eq!(found, Some(Patience { dispatch: None, answer: Some(Span::from_secs(2)) }));
+    }
+
+    #[test]
+    fn others_words_may_be_unreadable_ours_must_not() {
+        for odd in ["NaN", "-1", "0", "None", "inf", ""] {
+            assert_eq!(patience(&[("x-stainless-read-timeout", odd)]), Some(Patience::default()), "{odd}");
+        }
+        for odd in ["-1", "1.5", "soon", ""] {
+            assert_eq!(patience(&[("x-tallygate-deadline-ms", odd)]), None, "{odd}");
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! The upstreams: where each pool's requests go, and how.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response, Uri};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::{Client, ResponseFuture};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+
+use crate::policy::Policy;
+use crate::units::{PoolIndex, Span};
+
+use super::super::answer::Refused;
+
+/// How long a connection may take to be made.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+/// How long an unused connection is kept: less than what common servers keep theirs, or requests race their end.
+const IDLE_MOST: Duration = Duration::from_secs(15);
+
+/// The upstreams of all pools.
+#[derive(Clone, Debug)]
+pub struct Upstream {
+    connections: Connections,
+    pools: Vec<Uri>,
+}
+
+/// Plain where no pool asks for https, so that a host without certificates can still serve.
+#[derive(Clone, Debug)]
+enum Connections {
+    Plain(Client<HttpConnector, Full<Bytes>>),
+    Secure(Client<HttpsConnector<HttpConnector>, Full<Bytes>>),
+}
+
+impl Connections {
+    fn new(secure: bool) -> Result<Self, String> {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(CONNECT_WITHIN));
+        let mut client = Client::builder(TokioExecutor::new());
+        client.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE_MOST);
+        if !secure {
+            return Ok(Self::Plain(client.build(connector)));
+        }
+        connector.enforce_http(false);
+        let trust = HttpsConnectorBuilder::new()
+            .with_native_roots()
+            .map_err(|error| format!("https upstreams need the system's certificates: {error}"))?;
+        Ok(Self::Secure(client.build(trust.https_or_http().enable_http1().wrap_connector(connector))))
+    }
+
+    fn send(&self, request: Request<Full<Bytes>>) -> ResponseFuture {
+        match self {
+            Self::Plain(client) => client.request(request),
+            Self::Secure(client) => client.request(request),
+        }
+    }
+}
+
+/// Why an upstream gave no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum UpstreamError {
+    /// No connection, or one that broke before the answer began.
+    #[error("{0}")]
+    Unreachable(String),
+    /// No answer in time.
+    #[error("the upstream did not begin its answer within {0}")]
+    TimedOut(Span),
+}
+
+impl UpstreamError {
+    /// What it is answered with.
+    #[must_use]
+    pub fn refused(self) -> Refused {
+        match self {
+            Self::Unreachable(what) => Refused::UpstreamUnreachable(what),
+            Self::TimedOut(_) => Refused::UpstreamTimedOut(self.to_string()),
+        }
+    }
+}
+
+impl Upstream {
+    /// The upstreams a policy names; `default` serves the pools that name none.
+    ///
+    /// # Errors
+    /// When a pool has no upstream, one is not an http or https address, or https is asked for and the system has no
+    /// certificates to trust.
+    pub fn new(policy: &Policy, default: Option<&Uri>) -> Result<Self, String> {
+        let pools = policy.pools.iter().map(|pool| {
+            let uri = pool.upstream.as_ref().or(default).ok_or_else(|| {
+                let name = &pool.name;
+                format!("pool {name:?} has no upstream: give it one in the policy, or all of them with --upstream")
+            })?;
+            check(uri)?;
+            Ok::<_, String>(uri.clone())
+        });
+        let pools: Vec<Uri> = pools.collect::<Result<_, _>>()?;
+        let secure = pools.iter().any(|uri| uri.scheme_str() == Some("https"));
+        Ok(Self { connections: Connections::new(secure)?, pools })
+    }
+
+    /// Each pool's upstream, in the policy's order.
+    pub fn addresses(&self) -> impl Iterator<Item = &Uri> {
+        self.pools.iter()
+    }
+
+    /// Where a request for a path goes.
+    #[must_use]
+    pub fn uri(&self, pool: PoolIndex, wanted: &Uri) -> Uri {
+        join(&self.pools[pool.index()], wanted)
+    }
+
+    /// Sends a request and waits for the head of its answer. Dropping the future cancels the request.
+    ///
+    /// # Errors
+    /// When there is no answer, or none in time.
+    pub async fn send(&self, request: Request<Full<Bytes>>, within: Span) -> Result<Response<Incoming>, UpstreamError> {
+        match tokio::time::timeout(within.to_std(), self.connections.send(request)).await {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(error)) if error.is_connect() => {
+                Err(UpstreamError::Unreachable(format!("the upstream cannot be reached: {}", root(&error))))
+            }
+            Ok(Err(error)) => Err(UpstreamError::Unreachable(format!(
+                "the upstream broke the connection before it answered: {}",
+                root(&error)
+            ))),
+            Err(_elapsed) => Err(UpstreamError::TimedOut(within)),
+        }
+    }
+}
+
+/// The innermost cause, which is the one that says something.
+fn root<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a dyn std::error::Error {
+    let mut innermost = error;
+    while let Some(cause) = innermost.source() {
+        innermost = cause;
+    }
+    innermost
+}
+
+fn check(uri: &Uri) -> Result<(), String> {
+    let plain =
+        matches!(uri.scheme_str(), Some("http" | "https")) && uri.authority().is_some() && uri.query().is_none();
+    if plain {
+        Ok(())
+    } else {
+        Err(format!("an upstream must look like http://host:port or https://host/path, not {uri}"))
+    }
+}
+
+/// The wanted path below the upstream's. An upstream written with the `/v1` that clients write themselves means the
+/// same as one without.
+fn join(upstream: &Uri, wanted: &Uri) -> Uri {
+    let path = wanted.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    let prefix = upstream.path().trim_end_matches('/');
+    let prefix = match prefix.strip_suffix("/v1") {
+        Some(shorter) if path.starts_with("/v1/") => shorter,
+        _ => prefix,
+    };
+    let mut parts = upstream.clone().into_parts();
+    parts.path_and_query = format!("{prefix}{path}").parse().ok();
+    Uri::from_parts(parts).unwrap_or_else(|_| upstream.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Uri;
+
+    use super::{check, join};
+
+    #[test]
+    fn paths_go_below_the_upstreams() {
+        let joined = |upstream: &str, path: &str| {
+            join(&upstream.parse::<Uri>().expect("valid"), &path.parse().expect("valid")).to_string()
+        };
+        assert_eq!(joined("http://a:1", "/v1/models?x=1"), "http://a:1/v1/models?x=1");
+        assert_eq!(joined("https://a/", "/v1/models"), "https://a/v1/models");
+        assert_eq!(joined("https://a/team/", "/v1/models"), "https://a/team/v1/models");
+        assert_eq!(joined("https://a/v1", "/v1/models"), "https://a/v1/models");
+        assert_eq!(joined("https://a/v1", "/health"), "https://a/v1/health");
+    }
+
+    #[test]
+    fn an_upstream_is_an_address() {
+        for good in ["http://127.0.0.1:8000", "https://api.example.com/v1"] {
+            assert_eq!(check(&good.parse().expect("a URI")), Ok(()));
+        }
+        for bad in ["ftp://a", "/v1", "http://a/?x=1", "localhost:80"] {
+            assert!(check(&bad.parse().expect("a URI")).is_err(), "{bad}");
+        }
+    }
+}
