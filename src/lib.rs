@@ -1,12 +1,14 @@
 //! Token-fair admission control for LLM gateways.
 
 pub mod admission;
+pub mod app;
 pub mod cli;
 pub mod costing;
 pub mod demo;
 pub mod ledger;
 pub mod observe;
 pub mod policy;
+pub mod settings;
 pub mod shell;
 pub mod sim;
 pub mod units;

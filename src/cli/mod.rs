@@ -3,7 +3,9 @@
 //! Nothing here ends the process. A subcommand returns what became of it, errors go up to `main`, and only that
 //! turns them into an exit code.
 
+mod admin;
 mod check;
+mod serve;
 mod simulate;
 
 use clap::{Parser, Subcommand};
@@ -27,8 +29,10 @@ pub enum Outcome {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Serve(serve::Serve),
     Check(check::Check),
     Simulate(simulate::Simulate),
+    Admin(admin::Admin),
 }
 
 impl Cli {
@@ -38,8 +42,10 @@ impl Cli {
     /// When it cannot be done.
     pub fn run(self) -> anyhow::Result<Outcome> {
         match self.command {
+            Command::Serve(serve) => serve.run(),
             Command::Check(check) => check.run(),
             Command::Simulate(simulate) => simulate.run(),
+            Command::Admin(admin) => admin.run(),
         }
     }
 }

@@ -4,8 +4,10 @@
 //! passes the answer through while watching what it really costs. What a refusal looks like on a wire stands in one
 //! table, [`answer`].
 
+pub mod admin;
 pub mod answer;
 pub mod dialect;
+mod guard;
 pub mod identity;
 pub mod proxy;
 pub mod server;

@@ -2,6 +2,8 @@
 //!
 //! Each module tests one claim about the whole; unit tests live beside the code they test.
 
+mod check;
+mod generated;
 mod published;
 mod scenarios;
 mod support;

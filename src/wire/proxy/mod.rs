@@ -10,7 +10,6 @@
 //! it had not sent on stays unsent.
 
 mod body;
-mod guard;
 mod headers;
 mod metered;
 mod observed;
@@ -30,6 +29,7 @@ use crate::shell::Gate;
 use crate::units::{self, DecisionId, PoolIndex, Span};
 
 use super::answer::Refused;
+use super::guard;
 use super::identity::{IdentityError, identify, trusts_proxy};
 use super::server::{Answering, Body};
 

@@ -102,6 +102,11 @@ impl Upstream {
         Ok(Self { connections: Connections::new(secure)?, pools })
     }
 
+    /// Each pool's upstream, in the policy's order.
+    pub fn addresses(&self) -> impl Iterator<Item = &Uri> {
+        self.pools.iter()
+    }
+
     /// Where a request for a path goes.
     #[must_use]
     pub fn uri(&self, pool: PoolIndex, wanted: &Uri) -> Uri {

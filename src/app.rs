@@ -1,0 +1,185 @@
+//! The composition root: the only file that knows every room.
+//!
+//! Builds one gateway from its settings and takes it down again. The order matters: everything that can be wrong is
+//! found before anything listens; on the way down newcomers are refused first, and what runs is cut off last.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, anyhow};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::costing::Encoding;
+use crate::demo::{self, Demo};
+use crate::observe::Metrics;
+use crate::policy::{self, Policy};
+use crate::settings::Settings;
+use crate::shell::{self, Gate};
+use crate::sim::EngineSpec;
+use crate::units::Span;
+use crate::wire::admin::{Admin, Token};
+use crate::wire::proxy::{Proxy, Upstream};
+use crate::wire::server;
+
+/// The policy without a file: every key has a default.
+const DEFAULT_POLICY: &str = "version: 1\n";
+
+/// The policy of the demo: a window the size of the simulated engine's memory, so that requests wait here, where
+/// their order is fair, and not in the engine, where it is not.
+const DEMO_POLICY: &str = "\
+version: 1
+classes: [{name: standard, rank: 0, max_wait: 10m}]
+pools:
+  - name: demo
+    models: ['*']
+    window: {tokens: 10000, requests: 28}
+    queue: {requests: 5000, per_tenant_requests: 1000}
+";
+
+/// How long answers that were refused by the flush may take to leave.
+const LAST_WORDS: Span = Span::from_secs(1);
+
+/// A running gateway.
+#[derive(Debug)]
+pub struct App {
+    gate: Gate,
+    proxy: SocketAddr,
+    admin: SocketAddr,
+    upstreams: Vec<(String, String)>,
+    demo: Option<Demo>,
+    grace: Span,
+    stop_proxy: CancellationToken,
+    stop_admin: CancellationToken,
+    proxy_server: JoinHandle<()>,
+    admin_server: JoinHandle<()>,
+}
+
+impl App {
+    /// Builds a gateway and starts listening.
+    ///
+    /// # Errors
+    /// When the policy is wrong, a pool has no upstream, an address cannot be listened on, or the admin API would be
+    /// open to others.
+    pub async fn start(settings: Settings) -> anyhow::Result<Self> {
+        let policy = Arc::new(load_policy(&settings)?);
+        // Loading a tokenizer takes a moment, and the first client should not pay for it.
+        let warming = tokio::task::spawn_blocking(|| Encoding::O200k.warm());
+        let metrics = Metrics::new(policy.clone()).context("setting up metrics")?;
+        let proxy_listener = listen(settings.proxy, "proxy").await?;
+        let admin_listener = listen(settings.admin, "admin API").await?;
+        let (proxy, admin) = (proxy_listener.local_addr()?, admin_listener.local_addr()?);
+
+        let demo = start_demo(&settings).await?;
+        let default_upstream = match &demo {
+            Some(demo) => Some(format!("http://{}", demo.address()).parse().context("the demo's address")?),
+            None => settings.upstream.clone(),
+        };
+        let upstream = Upstream::new(&policy, default_upstream.as_ref()).map_err(|error| anyhow!(error))?;
+        let upstreams = policy.pools.iter().zip(upstream.addresses());
+        let upstreams = upstreams.map(|(pool, uri)| (pool.name.to_string(), uri.to_string())).collect();
+
+        let gate = Gate::start(policy, metrics, seed(), epoch());
+        let token = settings.admin_token.as_ref().map(|secret| Token::new(secret.reveal().trim()));
+        let admin_api = Admin::new(gate.clone(), token, admin.ip())?;
+        let door = Proxy::new(gate.clone(), upstream, settings.door, proxy.ip());
+        warming.await.context("loading the tokenizer")?;
+
+        let (stop_proxy, stop_admin) = (CancellationToken::new(), CancellationToken::new());
+        let proxy_server = server::serve(proxy_listener, stop_proxy.clone(), move |request| door.handle(request));
+        let admin_server = server::serve(admin_listener, stop_admin.clone(), move |request| admin_api.handle(request));
+        Ok(Self {
+            gate,
+            proxy,
+            admin,
+            upstreams,
+            demo,
+            grace: settings.grace,
+            stop_proxy,
+            stop_admin,
+            proxy_server: tokio::spawn(proxy_server),
+            admin_server: tokio::spawn(admin_server),
+        })
+    }
+
+    /// Where the proxy listens.
+    #[must_use]
+    pub fn proxy(&self) -> SocketAddr {
+        self.proxy
+    }
+
+    /// Where the admin API listens.
+    #[must_use]
+    pub fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// Each pool and where its requests go.
+    #[must_use]
+    pub fn upstreams(&self) -> &[(String, String)] {
+        &self.upstreams
+    }
+
+    /// The gate, for whoever wants to look behind it.
+    #[must_use]
+    pub fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// Stops: refuses newcomers, serves what is queued and what runs within the grace, cuts the rest off.
+    pub async fn stop(mut self) {
+        self.stop_proxy.cancel();
+        if let Err(broken) = shell::drain(&self.gate, self.grace).await {
+            tracing::error!(%broken, "stopping at once");
+        }
+        let patience = self.gate.clock().sleep(LAST_WORDS);
+        tokio::select! {
+            // How the server ended no longer matters.
+            _ended = &mut self.proxy_server => {}
+            () = patience => self.proxy_server.abort(),
+        }
+        self.stop_admin.cancel();
+        self.admin_server.abort();
+        if let Some(demo) = self.demo.take() {
+            demo.shutdown().await;
+        }
+    }
+}
+
+fn load_policy(settings: &Settings) -> anyhow::Result<Policy> {
+    match &settings.policy {
+        Some(path) => policy::load(path).map_err(|mistakes| anyhow!("the policy is not valid:\n{mistakes}")),
+        None => {
+            let (name, text) = if settings.demo { ("demo", DEMO_POLICY) } else { ("default", DEFAULT_POLICY) };
+            let no_keys = |_: &str| unreachable!("the built-in policies name no file of keys");
+            policy::parse(name, text, no_keys).map_err(|mistakes| anyhow!("the built-in policy:\n{mistakes}"))
+        }
+    }
+}
+
+async fn start_demo(settings: &Settings) -> anyhow::Result<Option<Demo>> {
+    if !settings.demo {
+        return Ok(None);
+    }
+    let anywhere = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+    let demo = demo::start(EngineSpec::default(), seed(), anywhere).await;
+    demo.map(Some).context("starting the simulated engine")
+}
+
+async fn listen(address: SocketAddr, what: &str) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| format!("the {what} cannot listen on {address}"))
+}
+
+/// A number nobody can foresee: what a map's hasher is seeded with.
+fn seed() -> u64 {
+    RandomState::new().hash_one(())
+}
+
+/// Distinguishes this start of the process from others: the second it happened in.
+fn epoch() -> u32 {
+    let secs = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    u32::try_from(secs & u64::from(u32::MAX)).unwrap_or_default()
+}

@@ -1,0 +1,135 @@
+//! `tallygate serve`: run the gateway.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+
+use crate::app::App;
+use crate::cli::Outcome;
+use crate::settings::{ADMIN_TOKEN, LedgerKind, Secret, Settings, UPSTREAM_KEY};
+use crate::shell;
+use crate::units::Span;
+use crate::wire::proxy;
+
+/// Run the gateway: a reverse proxy for OpenAI chat completions that shares its upstream fairly.
+///
+/// Secrets come from the environment: TALLYGATE_UPSTREAM_KEY is shown to the upstream in place of the client's key,
+/// TALLYGATE_ADMIN_TOKEN guards the admin API. RUST_LOG chooses what is logged (default: info).
+#[derive(Debug, Args)]
+pub(super) struct Serve {
+    /// The policy file. Without one, every setting has its default.
+    #[arg(long, value_name = "PATH")]
+    policy: Option<PathBuf>,
+    /// Where pools go that name no upstream of their own, such as http://127.0.0.1:8000.
+    #[arg(long, value_name = "URL", conflicts_with = "demo")]
+    upstream: Option<http::Uri>,
+    /// Where the books are kept: memory.
+    #[arg(long, value_name = "LEDGER", default_value = "memory")]
+    ledger: LedgerKind,
+    /// Where the proxy listens.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    proxy: SocketAddr,
+    /// Where the admin API listens.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9090")]
+    admin: SocketAddr,
+    /// Bring a simulated engine as the upstream.
+    #[arg(long)]
+    demo: bool,
+    /// How long the upstream may take to begin its answer.
+    #[arg(long, value_name = "SPAN", default_value = "10m", value_parser = humantime::parse_duration)]
+    first_byte_timeout: Duration,
+    /// How long the upstream may say nothing in the middle of its answer.
+    #[arg(long, value_name = "SPAN", default_value = "5m", value_parser = humantime::parse_duration)]
+    idle_timeout: Duration,
+    /// How long shutting down waits for what is queued and what runs.
+    #[arg(long, value_name = "SPAN", default_value = "30s", value_parser = humantime::parse_duration)]
+    shutdown_grace: Duration,
+}
+
+impl Serve {
+    /// Runs the gateway until it is asked to stop.
+    ///
+    /// # Errors
+    /// When it cannot start.
+    pub(super) fn run(self) -> anyhow::Result<Outcome> {
+        let settings = self.settings()?;
+        start_logging();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
+        runtime.block_on(serve(settings))?;
+        // Somebody may still be counting a large body; there is nobody left to answer.
+        runtime.shutdown_background();
+        Ok(Outcome::Success)
+    }
+
+    fn settings(self) -> anyhow::Result<Settings> {
+        let secret = |name| Secret::from_env(name).map_err(|error| anyhow!(error));
+        let upstream_key = secret(UPSTREAM_KEY)?
+            .map(|key| key.bearer().map_err(|error| anyhow!("{UPSTREAM_KEY}: {error}")))
+            .transpose()?;
+        let door = proxy::Settings {
+            begin_within: Span::from(self.first_byte_timeout),
+            idle_most: Span::from(self.idle_timeout),
+            upstream_key,
+            ..proxy::Settings::default()
+        };
+        Ok(Settings {
+            policy: self.policy,
+            upstream: self.upstream,
+            ledger: self.ledger,
+            proxy: self.proxy,
+            admin: self.admin,
+            demo: self.demo,
+            grace: Span::from(self.shutdown_grace),
+            door,
+            admin_token: secret(ADMIN_TOKEN)?,
+        })
+    }
+}
+
+fn start_logging() {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    // A second subscriber in one process is a test's; the first one stays.
+    let _already = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+}
+
+async fn serve(settings: Settings) -> anyhow::Result<()> {
+    let demo = settings.demo;
+    let app = App::start(settings).await?;
+    announce(&app, demo)?;
+    shell::asked_to_stop().await.context("listening for signals")?;
+    tracing::info!("stopping: newcomers are refused, what runs may finish; ask again to stop at once");
+    tokio::select! {
+        () = app.stop() => tracing::info!("stopped"),
+        _again = shell::asked_to_stop() => tracing::warn!("stopped at once; what ran was cut off"),
+    }
+    Ok(())
+}
+
+/// Says what listens where, and what to try next.
+fn announce(app: &App, demo: bool) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "tallygate {}", env!("CARGO_PKG_VERSION"))?;
+    writeln!(out, "  proxy      http://{}/v1/chat/completions", app.proxy())?;
+    writeln!(out, "  admin      http://{}/v1/tenants", app.admin())?;
+    for (pool, upstream) in app.upstreams() {
+        let simulated = if demo { " (simulated engine)" } else { "" };
+        writeln!(out, "  pool {pool:<5} {upstream}{simulated}")?;
+    }
+    writeln!(out, "\nTry:")?;
+    writeln!(
+        out,
+        "  curl -N http://{}/v1/chat/completions -H 'content-type: application/json' -H 'x-tenant-id: me' \\\n    \
+         -d '{{\"model\": \"demo\", \"stream\": true, \"max_tokens\": 50, \"messages\": [{{\"role\": \"user\", \
+         \"content\": \"Hello\"}}]}}'",
+        app.proxy()
+    )?;
+    writeln!(out, "  tallygate admin tenants --url http://{}", app.admin())?;
+    out.flush()?;
+    Ok(())
+}

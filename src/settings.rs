@@ -1,0 +1,130 @@
+//! Settings of one process: addresses, secrets, files. What is decided about requests stands in the policy.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use crate::units::Span;
+use crate::wire::proxy;
+
+/// The environment variable with the key shown to upstreams.
+pub const UPSTREAM_KEY: &str = "TALLYGATE_UPSTREAM_KEY";
+/// The environment variable with the admin API's token.
+pub const ADMIN_TOKEN: &str = "TALLYGATE_ADMIN_TOKEN";
+
+/// Settings of `serve`.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The policy's file; without one the built-in default.
+    pub policy: Option<PathBuf>,
+    /// Where pools without an upstream of their own send their requests.
+    pub upstream: Option<http::Uri>,
+    /// Where the books are kept.
+    pub ledger: LedgerKind,
+    /// Where the proxy listens.
+    pub proxy: SocketAddr,
+    /// Where the admin API listens.
+    pub admin: SocketAddr,
+    /// Whether to bring a simulated engine as the upstream.
+    pub demo: bool,
+    /// How long shutting down waits for what is queued and what runs.
+    pub grace: Span,
+    /// What the proxy is told beside the policy.
+    pub door: proxy::Settings,
+    /// The admin API's token.
+    pub admin_token: Option<Secret>,
+}
+
+/// Where the books are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LedgerKind {
+    /// In this process; a restart begins anew.
+    Memory,
+}
+
+impl FromStr for LedgerKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "memory" => Ok(Self::Memory),
+            other if other.starts_with("file:") || other.starts_with("redis:") || other.starts_with("rediss:") => {
+                Err(format!("the ledger {other:?} is not available in this build; only \"memory\" is"))
+            }
+            other => Err(format!("a ledger is \"memory\", not {other:?}")),
+        }
+    }
+}
+
+/// Something not to be shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Wraps it.
+    ///
+    /// # Errors
+    /// When it is empty, which is more likely a mistake than a secret.
+    pub fn new(text: String) -> Result<Self, String> {
+        if text.trim().is_empty() { Err("it is empty".into()) } else { Ok(Self(text)) }
+    }
+
+    /// From the environment, where it is set.
+    ///
+    /// # Errors
+    /// When it is set to nothing, or to what is not text.
+    pub fn from_env(name: &str) -> Result<Option<Self>, String> {
+        match std::env::var(name) {
+            Ok(text) => Self::new(text).map(Some).map_err(|error| format!("{name}: {error}")),
+            Err(std::env::VarError::NotPresent) => Ok(None),
+            Err(std::env::VarError::NotUnicode(_)) => Err(format!("{name}: it is not UTF-8")),
+        }
+    }
+
+    /// The secret itself.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// As the value of an `Authorization` header.
+    ///
+    /// # Errors
+    /// When it cannot stand in a header.
+    pub fn bearer(&self) -> Result<http::HeaderValue, String> {
+        let mut value = http::HeaderValue::try_from(format!("Bearer {}", self.0.trim()))
+            .map_err(|_| "it has characters that cannot stand in a header".to_owned())?;
+        value.set_sensitive(true);
+        Ok(value)
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LedgerKind, Secret};
+
+    #[test]
+    fn other_ledgers_are_refused_by_name() {
+        assert_eq!("memory".parse(), Ok(LedgerKind::Memory));
+        for later in ["file:/var/lib/x", "redis://host", "rediss://host"] {
+            let error = later.parse::<LedgerKind>().expect_err(later);
+            assert!(error.contains(later) && error.contains("not available in this build"), "{error}");
+        }
+        assert!("disk".parse::<LedgerKind>().is_err());
+    }
+
+    #[test]
+    fn a_secret_is_not_shown_and_not_empty() {
+        let secret = Secret::new("s3cret".into()).expect("not empty");
+        assert_eq!(format!("{secret:?}"), "Secret(…)");
+        assert!(secret.bearer().is_ok_and(|value| value.is_sensitive()));
+        assert!(Secret::new(" ".into()).is_err());
+        assert!(Secret::new("a\nb".into()).expect("not empty").bearer().is_err());
+    }
+}

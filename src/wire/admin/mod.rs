@@ -1,0 +1,217 @@
+//! The admin API: what the gateway is doing, as JSON, for operators and their tools.
+//!
+//! Reads only; it decides and changes nothing. Every answer is a copy taken behind the gate's lock in one go, so the
+//! numbers of one answer belong together. On a loopback address it is open; anywhere else it needs a bearer token,
+//! and refuses to start without one. Probes (`/healthz`, `/readyz`) are open everywhere: they say nothing of anybody.
+//!
+//! Ready means able to decide. An engine that is down, or a queue that does not drain, is an alert and a field in
+//! `/v1/queues`, never unreadiness, or one engine would take every replica of the gateway down with it.
+
+mod rows;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Path, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::get;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::service::Service;
+use hyper_util::service::TowerToHyperService;
+use serde::Serialize;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use crate::observe::{Gauges, QueueGauge};
+use crate::shell::{Gate, Seen};
+use crate::units::{Span, TenantId};
+
+use super::guard;
+use super::server::Answering;
+
+/// A secret, kept as its digest.
+#[derive(Clone, Copy)]
+pub struct Token([u8; 32]);
+
+impl Token {
+    /// Of a secret.
+    #[must_use]
+    pub fn new(secret: &str) -> Self {
+        Self(Sha256::digest(secret.as_bytes()).into())
+    }
+
+    fn is(self, presented: &[u8]) -> bool {
+        let digest: [u8; 32] = Sha256::digest(presented).into();
+        self.0.ct_eq(&digest).into()
+    }
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+/// Why the admin API does not start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the admin API on {0} can be reached from elsewhere and needs a token: set TALLYGATE_ADMIN_TOKEN, or listen on a \
+     loopback address"
+)]
+pub struct Unprotected(pub IpAddr);
+
+/// The admin API of a gate.
+#[derive(Clone, Debug)]
+pub struct Admin {
+    service: TowerToHyperService<Router>,
+}
+
+#[derive(Clone, Debug)]
+struct Desk {
+    gate: Gate,
+    token: Option<Token>,
+}
+
+impl Admin {
+    /// The API for a listener at an address.
+    ///
+    /// # Errors
+    /// When the address can be reached from elsewhere and there is no token.
+    pub fn new(gate: Gate, token: Option<Token>, listener: IpAddr) -> Result<Self, Unprotected> {
+        if token.is_none() && !listener.is_loopback() {
+            return Err(Unprotected(listener));
+        }
+        let desk = Arc::new(Desk { gate, token });
+        let open = Router::new().route("/healthz", get(healthz)).route("/readyz", get(readyz));
+        let guarded = Router::new()
+            .route("/v1/tenants", get(tenants))
+            .route("/v1/tenants/{id}", get(tenant))
+            .route("/v1/pools", get(pools))
+            .route("/v1/queues", get(queues))
+            .route("/v1/requests", get(requests))
+            .route("/metrics", get(metrics))
+            .layer(middleware::from_fn_with_state(desk.clone(), check_token));
+        let router = open.merge(guarded).fallback(unknown_path).method_not_allowed_fallback(read_only).with_state(desk);
+        Ok(Self { service: TowerToHyperService::new(router) })
+    }
+
+    /// Answers a request.
+    #[must_use]
+    pub fn handle(&self, request: http::Request<Incoming>) -> Answering {
+        let answering = self.service.call(request);
+        Box::pin(async move {
+            let response = match guard::guarded(answering).await {
+                Ok(Ok(response)) => response,
+                Err(guard::Panicked) => fault(StatusCode::INTERNAL_SERVER_ERROR, "the handler panicked; see the log"),
+            };
+            response.map(|body| body.map_err(Into::into).boxed_unsync())
+        })
+    }
+}
+
+/// An error in words.
+fn fault(status: StatusCode, message: &str) -> Response {
+    (status, Json(json!({"error": {"message": message}}))).into_response()
+}
+
+async fn check_token(State(desk): State<Arc<Desk>>, request: Request, next: Next) -> Response {
+    let Some(token) = desk.token else { return next.run(request).await };
+    let presented =
+        request.headers().get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+    if presented.is_some_and(|secret| token.is(secret.trim_ascii())) {
+        return next.run(request).await;
+    }
+    let mut response = fault(StatusCode::UNAUTHORIZED, "the admin API needs Authorization: Bearer and its token");
+    response.headers_mut().insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static("Bearer"));
+    response
+}
+
+/// Answers with what `look` copies, or says that the core is broken.
+fn copied<T: Serialize>(desk: &Desk, look: impl FnOnce(&Seen<'_>) -> T) -> Response {
+    match desk.gate.look(|seen| look(&seen)) {
+        Ok(rows) => Json(rows).into_response(),
+        Err(broken) => fault(StatusCode::SERVICE_UNAVAILABLE, &broken.to_string()),
+    }
+}
+
+async fn tenants(State(desk): State<Arc<Desk>>) -> Response {
+    copied(&desk, |seen| rows::tenants(desk.gate.policy(), seen, None))
+}
+
+async fn tenant(State(desk): State<Arc<Desk>>, Path(id): Path<String>) -> Response {
+    let id = TenantId::from(id.as_str());
+    match desk.gate.look(|seen| rows::tenants(desk.gate.policy(), &seen, Some(&id))) {
+        Ok(rows) if rows.is_empty() => {
+            fault(StatusCode::NOT_FOUND, &format!("tenant {id:?} has not been seen, or was idle and is forgotten"))
+        }
+        Ok(rows) => Json(rows).into_response(),
+        Err(broken) => fault(StatusCode::SERVICE_UNAVAILABLE, &broken.to_string()),
+    }
+}
+
+async fn pools(State(desk): State<Arc<Desk>>) -> Response {
+    copied(&desk, |seen| rows::pools(desk.gate.policy(), seen))
+}
+
+async fn queues(State(desk): State<Arc<Desk>>) -> Response {
+    copied(&desk, |seen| rows::queues(desk.gate.policy(), seen))
+}
+
+async fn requests(State(desk): State<Arc<Desk>>) -> Response {
+    copied(&desk, |seen| rows::requests(&desk.gate, seen))
+}
+
+async fn metrics(State(desk): State<Arc<Desk>>) -> Response {
+    // Counters are still worth having when the core is broken.
+    let gauges = desk.gate.look(|seen| gauges(&seen)).unwrap_or_default();
+    match desk.gate.metrics().render(&gauges) {
+        Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response(),
+        Err(error) => fault(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+    }
+}
+
+fn gauges(seen: &Seen<'_>) -> Gauges {
+    let queues = seen.engine.queues().into_iter().map(|queue| QueueGauge {
+        pool: queue.pool,
+        class: queue.class,
+        requests: queue.requests,
+        tokens: queue.tokens,
+        oldest: queue.oldest_arrival.map_or(Span::ZERO, |since| seen.now.since(since)),
+    });
+    let pools = seen.engine.pools().into_iter().map(|pool| (pool.pool, pool.in_flight_requests, pool.in_flight_tokens));
+    let score = seen.predictor.accuracy().overall;
+    Gauges {
+        queues: queues.collect(),
+        pools: pools.collect(),
+        prediction_error: vec![("mean_absolute", score.mean_absolute_error), ("bias", score.bias)],
+    }
+}
+
+async fn healthz(State(desk): State<Arc<Desk>>) -> Response {
+    match desk.gate.look(|_| ()) {
+        Ok(()) => Json(json!({"status": "alive"})).into_response(),
+        Err(broken) => fault(StatusCode::INTERNAL_SERVER_ERROR, &broken.to_string()),
+    }
+}
+
+async fn readyz(State(desk): State<Arc<Desk>>) -> Response {
+    match desk.gate.look(|seen| seen.draining) {
+        Ok(false) => Json(json!({"status": "ready"})).into_response(),
+        Ok(true) => fault(StatusCode::SERVICE_UNAVAILABLE, "the gateway is shutting down"),
+        Err(broken) => fault(StatusCode::SERVICE_UNAVAILABLE, &broken.to_string()),
+    }
+}
+
+async fn unknown_path() -> Response {
+    let paths = "/v1/tenants, /v1/tenants/{id}, /v1/pools, /v1/queues, /v1/requests, /metrics, /healthz, /readyz";
+    fault(StatusCode::NOT_FOUND, &format!("there is nothing here; there is {paths}"))
+}
+
+async fn read_only() -> Response {
+    fault(StatusCode::METHOD_NOT_ALLOWED, "this part of the admin API is read with GET")
+}
