@@ -4,4 +4,8 @@
 
 mod check;
 mod generated;
+mod published;
+mod scenarios;
+mod support;
 mod tidy;
+mod worlds;
