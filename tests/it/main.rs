@@ -2,4 +2,7 @@
 //!
 //! Each module tests one claim about the whole; unit tests live beside the code they test.
 
+mod admin;
+mod door;
+mod proxy;
 mod tidy;
