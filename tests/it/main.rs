@@ -5,4 +5,5 @@
 mod admin;
 mod door;
 mod proxy;
+mod sdk;
 mod tidy;

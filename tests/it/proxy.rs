@@ -306,7 +306,7 @@ async fn what_is_not_dispatched_by_its_deadline_expires() {
 #[tokio::test]
 async fn what_cannot_be_served_is_told_so() {
     let upstream = Upstream::start().await;
-    let policy = "pools: [{name: chat, models: ['served'], window: {requests: 1}, max_request_tokens: 1000}]";
+    let policy = "pools: [{name: chat, models: ['served'], window: {requests: 1}, max_request_tokens: 100}]";
     let door = proxy::Settings { body_most: Bytes::new(5_000), ..proxy::Settings::default() };
     let gateway = Setup { door, ..Setup::policy(policy) }.start(&upstream.url()).await;
     let served = |name: &str, value: Value| {
@@ -319,7 +319,7 @@ async fn what_cannot_be_served_is_told_so() {
         (chat, "", "{".into(), 400, "malformed", "the body: EOF while parsing an object at line 1 column 1"),
         (chat, "", "[1]".into(), 400, "malformed", "must be a JSON object"),
         (chat, "", served("n", json!(0)), 400, "malformed", "n must be between 1 and"),
-        (chat, "", served("max_tokens", json!(1_000)), 413, "too_large", "the largest request admitted is 1000"),
+        (chat, "", served("max_tokens", json!(1_000)), 413, "too_large", "the largest request admitted is 100"),
         (chat, "", served("model", json!("other")), 404, "model_not_found", "\"other\""),
         (chat, "", served("background", json!(true)), 400, "unsupported", "background"),
         (chat, "", served("x", json!("x".repeat(6_000))), 413, "too_large", "5000 bytes"),
