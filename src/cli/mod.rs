@@ -6,6 +6,7 @@
 mod admin;
 mod check;
 mod serve;
+mod simulate;
 
 use clap::{Parser, Subcommand};
 
@@ -30,6 +31,7 @@ pub enum Outcome {
 enum Command {
     Serve(serve::Serve),
     Check(check::Check),
+    Simulate(simulate::Simulate),
     Admin(admin::Admin),
 }
 
@@ -42,6 +44,7 @@ impl Cli {
         match self.command {
             Command::Serve(serve) => serve.run(),
             Command::Check(check) => check.run(),
+            Command::Simulate(simulate) => simulate.run(),
             Command::Admin(admin) => admin.run(),
         }
     }

@@ -10,6 +10,10 @@ mod parse;
 mod pattern;
 mod select;
 
+use schemars::Schema;
+use schemars::transform::{RecursiveTransform, Transform};
+use serde_json::Value;
+
 pub use keys::KeysText;
 pub use model::Policy;
 pub use parse::{load, parse};
@@ -17,6 +21,19 @@ pub use pattern::Pattern;
 
 /// The JSON Schema of a policy file, from which its manual is made.
 #[must_use]
-pub fn schema() -> serde_json::Value {
-    schemars::schema_for!(form::Policy).to_value()
+pub fn schema() -> Value {
+    let mut schema = schemars::schema_for!(form::Policy);
+    RecursiveTransform(without_null).transform(&mut schema);
+    schema.to_value()
+}
+
+/// A key without a value is refused, though serde would take it for one that was left out.
+fn without_null(schema: &mut Schema) {
+    if let Some(Value::Array(types)) = schema.get_mut("type") {
+        types.retain(|name| name != "null");
+        if let [only] = &mut types[..] {
+            let only = only.take();
+            schema.insert("type".into(), only);
+        }
+    }
 }

@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 
 use crate::units::{Instant, Tokens};
 
-use super::spec::EngineSpec;
+use super::spec::{EngineSpec, NeverFits};
 
 /// Names a job within one engine. The caller keeps them distinct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,16 +81,6 @@ pub struct Progress {
     pub output: Tokens,
     /// Whether that was its last.
     pub finished: bool,
-}
-
-/// Why a job was not taken: it does not fit even an empty engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{needed} tokens can never fit an engine whose memory holds fewer than {kv_tokens}")]
-pub struct NeverFits {
-    /// Its input and output together.
-    pub needed: Tokens,
-    /// The engine's memory; a job must stay below it.
-    pub kv_tokens: Tokens,
 }
 
 /// Where the engine takes its next job from: its own queue, or somebody else's order.
@@ -202,15 +192,6 @@ impl SimEngine {
         &self.spec
     }
 
-    /// Whether a job fits an empty engine.
-    ///
-    /// # Errors
-    /// When it never will.
-    pub fn check(&self, job: &Job) -> Result<(), NeverFits> {
-        let (needed, kv_tokens) = (job.input + job.output.max(Tokens::new(1)), self.spec.kv_tokens);
-        if needed < kv_tokens { Ok(()) } else { Err(NeverFits { needed, kv_tokens }) }
-    }
-
     /// Puts a job at the end of the queue. Call [`advance`](Self::advance) up to the same moment first.
     ///
     /// # Errors
@@ -228,7 +209,7 @@ impl SimEngine {
     /// # Errors
     /// When it can never fit; the job is not taken.
     pub fn enqueue(&mut self, job: Job) -> Result<(), NeverFits> {
-        self.check(&job)?;
+        self.spec.check(&job)?;
         self.queue.push_back(job);
         self.queued_tokens += job.total();
         Ok(())

@@ -4,16 +4,21 @@
 //! event to event, and everything else is the code that runs in production, so a ten-minute overload takes
 //! a fraction of a second and the same seed gives the same run.
 
+pub mod chart;
 pub mod clients;
 pub mod demand;
 pub mod engine;
 pub mod measure;
 pub mod oracle;
 pub mod record;
+pub mod report;
 pub mod spec;
 pub mod trace;
+pub mod world;
 
 pub use demand::{Demand, Fate};
-pub use engine::{Job, JobId, NeverFits, Progress, SimEngine, Supply, Watch};
+pub use engine::{Job, JobId, Progress, SimEngine, Supply, Watch};
 pub use record::{Outcome, Record};
-pub use spec::{BadEngine, EngineForm, EngineSpec};
+pub use report::Report;
+pub use spec::{BadEngine, EngineForm, EngineSpec, NeverFits};
+pub use world::{Guess, Keep, Place, Run, Setup};

@@ -10,6 +10,8 @@ use serde::Deserialize;
 
 use crate::units::{Span, Tokens};
 
+use super::engine::Job;
+
 /// The most KV tokens, and the longest step constant, an engine file may state: far beyond real hardware,
 /// near enough that no sum of them overflows.
 const MOST_TOKENS: u64 = 1_000_000_000;
@@ -64,6 +66,15 @@ impl Default for EngineSpec {
 }
 
 impl EngineSpec {
+    /// Whether a job fits an empty engine.
+    ///
+    /// # Errors
+    /// When it never will.
+    pub fn check(&self, job: &Job) -> Result<(), NeverFits> {
+        let (needed, kv_tokens) = (job.input + job.output.max(Tokens::new(1)), self.kv_tokens);
+        if needed < kv_tokens { Ok(()) } else { Err(NeverFits { needed, kv_tokens }) }
+    }
+
     /// How long a decode step takes.
     #[must_use]
     pub fn decode_span(&self, sequences: usize, resident: Tokens) -> Span {
@@ -157,6 +168,16 @@ impl Default for PrefillForm {
     fn default() -> Self {
         Self { floor_ms: 30.0, per_token_ms: 0.213, overhead_ms: 4.0, batch_tokens: 3_072 }
     }
+}
+
+/// Why an engine does not take a job: it would not fit even an empty one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{needed} tokens can never fit an engine whose memory holds {kv_tokens}")]
+pub struct NeverFits {
+    /// Its input and output together.
+    pub needed: Tokens,
+    /// The engine's memory; a job must stay below it.
+    pub kv_tokens: Tokens,
 }
 
 /// What is wrong with an engine file, every mistake in it.

@@ -20,15 +20,17 @@ use super::tree::{Content, Node};
 
 /// Reports everything in the tree that does not fit the schema, and takes out of it what can be left out: keys
 /// that may not stand there, and scalars that do not fit.
-pub(super) fn check(schema: &Value, root: &mut Node, reporter: &mut Reporter) {
+pub(super) fn check(schema: &Value, root: &mut Node, reporter: &mut Reporter) -> bool {
     let mut checker = Checker { schema, trail: Trail::default(), findings: Vec::new() };
     checker.visit(schema, root);
+    let is_whole = checker.findings.iter().all(|finding| finding.part == Part::Dispensable);
     for finding in checker.findings {
         if finding.part == Part::Dispensable {
             root.remove(&finding.trail);
         }
         reporter.report(finding.position, &finding.trail, finding.message);
     }
+    is_whole
 }
 
 /// Whether a text without the faulty part can still be judged.
@@ -86,7 +88,9 @@ impl<'schema> Checker<'schema> {
             return;
         }
         if let Content::Scalar(Value::Null) = node.content {
-            self.find(node.position, self.part(schema), "has no value; give it one, or leave the key out".into());
+            let is_root = self.trail.steps().is_empty();
+            let message = if is_root { "is empty" } else { "has no value; give it one, or leave the key out" };
+            self.find(node.position, self.part(schema), message.into());
             return;
         }
         if self.is_later(rules, node) {

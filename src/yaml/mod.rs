@@ -60,7 +60,7 @@ pub struct Loaded<T> {
 #[derive(Debug)]
 pub struct Partly<T> {
     /// The value. Where there are mistakes, it is without the keys and scalars that are at fault, and only here if
-    /// what is left makes a value: good for finding more mistakes, and for nothing else.
+    /// no list or mapping is and what is left makes a value: good for finding more mistakes, and for nothing else.
     pub loaded: Option<Loaded<T>>,
     /// The mistakes.
     pub mistakes: Mistakes,
@@ -85,8 +85,11 @@ pub fn load_partly<T: DeserializeOwned + JsonSchema>(source_name: &str, text: &s
         Err(mistakes) => return Partly { loaded: None, mistakes },
     };
     let schema = schemars::schema_for!(T);
-    check::check(schema.as_value(), positions.root_mut(), &mut reporter);
+    let is_whole = check::check(schema.as_value(), positions.root_mut(), &mut reporter);
     let mut mistakes = reporter.into_mistakes();
+    if !is_whole {
+        return Partly { loaded: None, mistakes };
+    }
     match serde_path_to_error::deserialize(positions.root().to_json()) {
         Ok(value) => Partly { loaded: Some(Loaded { value, positions }), mistakes },
         Err(error) => {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -161,7 +162,7 @@ f.yaml:22:1: versoin: is not a known key; did you mean `version`?";
 #[test]
 fn what_is_outside_the_language_is_refused_where_it_stands() {
     let cases = [
-        ("", "1:1: has no value; give it one, or leave the key out"),
+        ("", "1:1: is empty"),
         ("- 1\n", "1:1: expected a mapping, found a list"),
         ("version: 1\nversion: 2\n", "2:1: version: is given twice; first on line 1"),
         ("version: &a 1\n", "1:10: version: anchors (&name) are not accepted; write the value out"),
@@ -281,7 +282,14 @@ fn nearly_yaml() -> impl Strategy<Value = String> {
     prop::collection::vec(piece, 0..60).prop_map(|pieces| pieces.concat())
 }
 
+/// The same cases on every run.
+fn seeded() -> ProptestConfig {
+    ProptestConfig { cases: 1_000, rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..ProptestConfig::default() }
+}
+
 proptest! {
+    #![proptest_config(seeded())]
+
     #[test]
     fn no_bytes_break_the_reader(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         let text = String::from_utf8_lossy(&bytes);

@@ -3,7 +3,9 @@
 //! Each module tests one claim about the whole; unit tests live beside the code they test.
 
 mod admin;
+mod check;
 mod door;
+mod generated;
 mod proxy;
 mod sdk;
 mod tidy;

@@ -291,3 +291,30 @@ fn a_weight_rule_applies_by_the_policy() {
     let selection = policy.select(&"gold-1".into(), None, "any").expect("every model is served");
     assert_eq!(selection.weight, weight(4.0));
 }
+
+#[test]
+fn debtors_beyond_what_is_remembered_by_name_still_owe() {
+    use crate::admission::tree::MOST_RESTING_TENANTS;
+    let (mut world, _) = busy(policy());
+    // So heavy a tenant hardly moves, so everybody served beside it stays in debt.
+    let steady = super::world::Ask { weight: weight(1_000_000.0), ..of("steady") };
+    for _ in 0..3 {
+        world.ask(&steady);
+    }
+    let names: Vec<&'static str> = (0..MOST_RESTING_TENANTS + 500)
+        .map(|number| &*Box::leak(format!("debtor-{number}").into_boxed_str()))
+        .collect();
+    for name in &names {
+        world.ask(&of(name));
+        world.ask(&steady);
+        world.serve(2);
+    }
+    assert!(world.engine.tenants().len() <= MOST_RESTING_TENANTS + 2);
+    let level = world.v("steady");
+    for name in names.iter().step_by(997) {
+        world.ask(&of(name));
+        assert!(world.v(name) > level + vt(250), "{name} owes what it was served");
+    }
+    world.ask(&of("innocent"));
+    assert!(world.v("innocent") < level + vt(1), "and a newcomer does not");
+}

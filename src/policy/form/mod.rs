@@ -91,17 +91,17 @@ pub(crate) struct Cache {
 /// A length of time with its unit, such as `500ms`, `10s`, `2m` or `1h 30m`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
-#[schemars(extend("title" = "duration"))]
+#[schemars(extend("title" = "duration", "examples" = ["10s"]))]
 pub(crate) struct Duration(pub(crate) String);
 
 /// A part of the whole, such as `20%`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
-#[schemars(extend("title" = "percentage"))]
+#[schemars(extend("title" = "percentage", "examples" = ["20%"]))]
 pub(crate) struct Percentage(pub(crate) String);
 
 /// A name, in which `*` stands for any run of characters. Case matters.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
-#[schemars(extend("title" = "pattern", "minLength" = 1, "maxLength" = 256))]
+#[schemars(extend("title" = "pattern", "examples" = ["llama-*"], "minLength" = 1, "maxLength" = 256))]
 pub(crate) struct Pattern(pub(crate) String);

@@ -57,16 +57,12 @@ pub(crate) struct Class {
     #[schemars(with = "Duration")]
     pub(crate) max_wait: Option<Duration>,
     /// The part of a pool's service that this class is owed while it has work, whatever its rank.
-    #[serde(default = "nothing", skip_serializing_if = "is_nothing")]
+    #[serde(default = "nothing")]
     pub(crate) min_share: Percentage,
 }
 
 fn nothing() -> Percentage {
     Percentage("0%".into())
-}
-
-fn is_nothing(share: &Percentage) -> bool {
-    share.0 == "0%"
 }
 
 pub(super) fn default_classes() -> Vec<Class> {

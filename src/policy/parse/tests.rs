@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 use serde_json::Value;
 
 use super::super::model::{Policy, TenantSource, Trust};
@@ -271,7 +272,14 @@ fn nearly_a_policy() -> impl Strategy<Value = String> {
     })
 }
 
+/// The same cases on every run.
+fn seeded() -> ProptestConfig {
+    ProptestConfig { cases: 1_000, rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..ProptestConfig::default() }
+}
+
 proptest! {
+    #![proptest_config(seeded())]
+
     #[test]
     fn no_policy_text_breaks_the_reader(text in nearly_a_policy(), head in prop::bool::weighted(0.9)) {
         let text = if head { format!("version: 1\n{text}") } else { text };

@@ -57,6 +57,8 @@ pub fn audit(facts: &[Fact], rules: &Rules) -> Findings {
 struct Life {
     party: Party,
     size: Tokens,
+    input_cost: VirtualTokens,
+    output_price: VirtualTokens,
     held: Tokens,
     stage: Stage,
 }
@@ -107,8 +109,9 @@ struct Audit<'a> {
 
 impl Audit<'_> {
     fn take(&mut self, fact: &Fact) {
-        if let What::Joined { party, size, input_cost, output_price } = &fact.what {
-            self.join(fact, party, *size, *input_cost, *output_price);
+        if let What::Joined { party, size, input_cost, output_price } = fact.what.clone() {
+            let (held, stage) = (Tokens::ZERO, Stage::Waiting);
+            self.join(fact, Life { party, size, input_cost, output_price, held, stage });
             return;
         }
         let (wanted, next) = match fact.what {
@@ -135,6 +138,10 @@ impl Audit<'_> {
             What::Left => self.lane(&party, |lane| _ = lane.waiting.remove(&fact.request)),
             What::Dispatched => {
                 life.held = size;
+                let (input, output) = (life.input_cost, life.output_price);
+                let pool = self.pools.entry(party.pool).or_default();
+                pool.longest_input = pool.longest_input.max(input);
+                pool.dearest_output = pool.dearest_output.max(output);
                 self.hold(party.pool, size, Tokens::ZERO);
                 self.flight(&party, fact.request, 1);
             }
@@ -146,15 +153,12 @@ impl Audit<'_> {
         self.refresh(fact.at, &party.tenant);
     }
 
-    fn join(&mut self, fact: &Fact, party: &Party, size: Tokens, input: VirtualTokens, output: VirtualTokens) {
-        let life = Life { party: party.clone(), size, held: Tokens::ZERO, stage: Stage::Waiting };
+    fn join(&mut self, fact: &Fact, life: Life) {
+        let (party, size) = (life.party.clone(), life.size);
         if self.requests.insert(fact.request, life).is_some() {
             self.wrong(format!("{:?} {}: joined twice", fact.at, fact.request));
         }
-        let pool = self.pools.entry(party.pool).or_default();
-        pool.longest_input = pool.longest_input.max(input);
-        pool.dearest_output = pool.dearest_output.max(output);
-        self.lane(party, |lane| _ = lane.waiting.insert(fact.request, size));
+        self.lane(&party, |lane| _ = lane.waiting.insert(fact.request, size));
         self.refresh(fact.at, &party.tenant);
     }
 

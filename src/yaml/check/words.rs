@@ -42,8 +42,12 @@ pub(super) fn one_of(literals: &[&Value]) -> String {
     }
 }
 
-/// The type a schema wants.
+/// The type a schema wants: by its title and example where it has them, as kinds of text do.
 pub(super) fn expected_type(rules: &Map<String, Value>) -> String {
+    let example = rules.get("examples").and_then(|examples| examples.get(0)).and_then(Value::as_str);
+    if let (Some(title), Some(example)) = (rules.get("title").and_then(Value::as_str), example) {
+        return format!("a {title} such as {example}");
+    }
     let name = |name: &Value| match name.as_str() {
         Some("object") => Some("a mapping"),
         Some("array") => Some("a list"),
@@ -68,6 +72,7 @@ pub(super) fn type_hint(rules: &Map<String, Value>, node: &Node) -> String {
         None => false,
     };
     match &node.content {
+        Content::Scalar(Value::Number(_) | Value::Bool(_)) if rules.contains_key("title") => String::new(),
         Content::Scalar(value @ (Value::Number(_) | Value::Bool(_))) if wants("string") => {
             format!("; to make it text, write \"{value}\" in quotes")
         }

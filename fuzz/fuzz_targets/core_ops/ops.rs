@@ -1,0 +1,136 @@
+//! A small world drawn from bytes: its policy and the operations on it.
+
+use arbitrary::Arbitrary;
+use tallygate::admission::{Ending, Input, Outcome, Reported, Request, Subject};
+use tallygate::policy::{Policy, parse};
+use tallygate::units::{
+    Bytes, ClassIndex, Instant, Limit, PoolIndex, Price, Span, TokenWeight, Tokens, Usage, Weight,
+};
+
+use super::books::Books;
+
+/// The most operations of one list.
+pub const MOST: usize = 400;
+
+#[derive(Arbitrary, Debug)]
+pub struct World {
+    pub seed: u8,
+    algorithm: u8,
+    charge: u8,
+    window_requests: u8,
+    window_tokens: u16,
+    queue_requests: u8,
+    tenant_requests: u8,
+    session_requests: u8,
+    per_session: u8,
+    per_tenant: u8,
+    max_wait_s: u8,
+    min_share: u8,
+    pub ops: Vec<Op>,
+}
+
+impl World {
+    /// Two pools and three classes, everything limited by what was drawn.
+    pub fn policy(&self) -> Policy {
+        let algorithm = ["vtc", "fcfs", "round_robin", "least_counter"][usize::from(self.algorithm % 4)];
+        let charge = ["predicted", "streamed", "completion"][usize::from(self.charge % 3)];
+        let at_least_one = |n: u8| n.max(1);
+        let text = format!(
+            "version: 1
+fairness: {{algorithm: {algorithm}, charge: {charge}}}
+classes:
+  - {{name: a, rank: 0, max_wait: {wait}s}}
+  - {{name: b, rank: 1, max_wait: {longer}s, min_share: {share}%}}
+  - {{name: c, rank: 1, max_wait: 10m}}
+default_class: a
+tenants:
+  - {{match: t0, weight: 3, classes: [a, b, c]}}
+  - {{match: '*', weight: 1, classes: [a, b, c]}}
+pools:
+  - {{name: p, models: [m], window: {window}, queue: {queue}}}
+  - {{name: q, models: ['*'], window: {{requests: 2, adapt: fixed}}}}
+fanout: {{per_session: {per_session}, per_tenant: {per_tenant}}}
+",
+            wait = at_least_one(self.max_wait_s),
+            longer = u32::from(self.max_wait_s) + 30,
+            share = self.min_share % 60,
+            window = format_args!(
+                "{{requests: {}, tokens: {}, adapt: fixed}}",
+                at_least_one(self.window_requests),
+                self.window_tokens.max(1)
+            ),
+            queue = format_args!(
+                "{{requests: {}, per_tenant_requests: {}, per_session_requests: {}}}",
+                at_least_one(self.queue_requests),
+                at_least_one(self.tenant_requests),
+                at_least_one(self.session_requests)
+            ),
+            per_session = at_least_one(self.per_session),
+            per_tenant = at_least_one(self.per_tenant),
+        );
+        parse("drawn.yaml", &text, |_| unreachable!("no keys are named"))
+            .unwrap_or_else(|mistakes| panic!("the drawn policy is not one: {mistakes}\n{text}"))
+    }
+}
+
+#[derive(Arbitrary, Debug)]
+pub enum Op {
+    Arrive { pool: bool, class: u8, tenant: u8, session: u8, input: u16, output: u16, cap: u16, deadline_s: u8 },
+    Cancel { which: u8 },
+    Progress { which: u8, output: u16 },
+    Settle { which: u8, outcome: u8, input: u16, output: u16, reported: u8 },
+    SettleAgain { which: u8 },
+    Pass { millis: u16 },
+}
+
+impl Op {
+    pub fn input(&self, now: Instant, books: &mut Books) -> Input {
+        match *self {
+            Self::Arrive { pool, class, tenant, session, input, output, cap, deadline_s } => {
+                let subject = Subject {
+                    pool: PoolIndex::new(pool.into()),
+                    class: ClassIndex::new(u16::from(class % 3)),
+                    tenant: format!("t{}", tenant % 5).as_str().into(),
+                    session: (session % 4 > 0).then(|| format!("s{}", session % 4).as_str().into()),
+                };
+                let weight = if tenant % 5 == 0 { 3.0 } else { 1.0 };
+                let cap = (cap > 0).then(|| Tokens::new(cap.max(output).into()));
+                Input::Arrive(Box::new(Request {
+                    id: books.next_request(),
+                    subject,
+                    weight: Weight::new(weight).expect("a valid weight"),
+                    price: price(),
+                    expected: Usage::plain(Tokens::new(input.into()), Tokens::new(output.into())),
+                    output_cap: Limit::from(cap),
+                    bytes: Bytes::new(u64::from(input) * 4),
+                    deadline: (deadline_s > 0).then(|| now + Span::from_secs(deadline_s.into())),
+                    streamed: true,
+                }))
+            }
+            Self::Cancel { which } => books.some_request(which).map_or(Input::Tick, Input::Cancel),
+            Self::Progress { which, output } => books.some_ticket(which).map_or(Input::Tick, |ticket| {
+                Input::Progress { ticket, output: Tokens::new(output.into()) }
+            }),
+            Self::Settle { which, outcome, input, output, reported } => {
+                let usage = Usage::plain(Tokens::new(input.into()), Tokens::new(output.into()));
+                let usage = match reported % 3 {
+                    0 => Reported::Nothing,
+                    1 => Reported::Counted(usage),
+                    _ => Reported::Final(usage),
+                };
+                let outcome = Outcome::ALL[usize::from(outcome) % Outcome::ALL.len()];
+                let settle = |ticket| Input::Settle { ticket, ending: Ending { outcome, usage } };
+                books.some_ticket(which).map_or(Input::Tick, settle)
+            }
+            Self::SettleAgain { which } => books.some_settled(which).map_or(Input::Tick, |ticket| {
+                Input::Settle { ticket, ending: Ending { outcome: Outcome::Completed, usage: Reported::Nothing } }
+            }),
+            Self::Pass { .. } => Input::Tick,
+        }
+    }
+}
+
+fn price() -> Price {
+    let weight = |value| TokenWeight::new(value).expect("a valid weight");
+    Price::new(weight(1.0), [1.0, 0.1, 1.25, 2.0, 2.0].map(weight))
+}

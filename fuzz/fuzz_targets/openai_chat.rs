@@ -1,0 +1,38 @@
+//! Hostile chat bodies and answers: a call or an error that says what; what is forwarded is still the same request.
+
+#![no_main]
+
+use bytes::Bytes;
+use libfuzzer_sys::fuzz_target;
+use serde_json::Value;
+use tallygate::costing::{Encoding, count_prompt};
+use tallygate::wire::dialect::openai_chat::{parse, read_reply};
+
+const MODEL: &str = "another \"model\"";
+
+fuzz_target!(|data: &[u8]| {
+    let _reply = read_reply(data, Encoding::O200k);
+    let body = Bytes::copy_from_slice(data);
+    let parsed = match parse(&body) {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            assert!(!error.to_string().is_empty(), "refused without saying why");
+            return;
+        }
+    };
+    assert_eq!(parsed.call.bytes.get(), data.len() as u64);
+    let _tokens = count_prompt(Encoding::O200k, &parsed.call.prompt);
+    let same = parsed.forward(&body, &parsed.call.model);
+    let renamed = parsed.forward(&body, MODEL);
+    let mut before: Value = serde_json::from_slice(&body).expect("what was parsed is JSON");
+    let mut after: Value = serde_json::from_slice(&renamed).expect("what is forwarded is JSON");
+    assert_eq!(after["model"], MODEL);
+    assert!(serde_json::from_slice::<Value>(&same).is_ok(), "what is forwarded is JSON");
+    // Apart from the model and the usage asked for, nothing changed.
+    for value in [&mut before, &mut after] {
+        let object = value.as_object_mut().expect("a request is an object");
+        object.remove("model");
+        object.remove("stream_options");
+    }
+    assert_eq!(before, after);
+});

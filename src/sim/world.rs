@@ -1,0 +1,266 @@
+//! The world: clients, gateway and engine on one virtual clock.
+//!
+//! What is real here: the policy, the predictor, the core and the books are the code that serves production
+//! traffic. What is made up: the clients (a trace or generators), the engine ([`SimEngine`]) and the network,
+//! which takes no time. The gateway's side ([`Desk`]) does exactly what a door does and is told nothing a door
+//! would not be told; in particular the length of an answer reaches it only as it is produced.
+//!
+//! One step of the loop goes to the next moment at which anything happens, and there, in this order: engine
+//! steps end, requests arrive, clients leave, the core is woken, what it let through is handed to the engines,
+//! and idle engines start their next step. The same demands, policy, engine and seed give the same run.
+//!
+//! Where admission happens is the caller's choice. At the *gateway*, the window decides what is let through to
+//! an engine that serves it first come, first served. At the *engine*, the engine's own scheduler asks the core
+//! whom to take next, with the true lengths in its memory test, which is the setting of the VTC paper.
+
+mod desk;
+mod guess;
+mod supply;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use crate::costing::Accuracy;
+use crate::ledger::Balance;
+use crate::policy::Policy;
+use crate::units::{Instant, PoolIndex};
+
+use super::demand::{Demand, Fate};
+use super::engine::SimEngine;
+use super::oracle::{Booking, Fact, Rules};
+use super::record::Record;
+use super::spec::EngineSpec;
+
+use desk::Desk;
+pub use guess::Guess;
+use supply::CoreSupply;
+
+/// Where admission happens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Place {
+    /// In front of the engine: the pool's window decides when, the engine serves first come, first served.
+    #[default]
+    Gateway,
+    /// In the engine's own scheduler.
+    Engine,
+}
+
+/// How much of a run is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Keep {
+    /// What became of each request.
+    #[default]
+    Records,
+    /// Also the log and the bookings, for the judge. Every token is then reported.
+    Log,
+}
+
+/// A world to be run.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The policy in force.
+    pub policy: Arc<Policy>,
+    /// Every pool's engine.
+    pub engine: EngineSpec,
+    /// Where admission happens.
+    pub place: Place,
+    /// Where predictions come from.
+    pub guess: Guess,
+    /// Decides whatever is left to chance.
+    pub seed: u64,
+    /// How much is kept.
+    pub keep: Keep,
+}
+
+/// What came of it.
+#[derive(Debug, PartialEq)]
+pub struct Run {
+    /// Each request's life, in the order of the demands.
+    pub records: Vec<Record>,
+    /// The share of the dispatched and unfinished tokens that the engines had not admitted yet, averaged over
+    /// the time in which there were any.
+    pub engine_queue_share: f64,
+    /// How good the predictions were.
+    pub accuracy: Accuracy,
+    /// All accounts together.
+    pub books: Balance,
+    /// The log, where it was kept.
+    pub facts: Vec<Fact>,
+    /// The bookings, where they were kept.
+    pub bookings: Vec<Booking>,
+    /// What the world saw go wrong: an answer too many, a ticket unknown, a request left standing.
+    pub faults: Vec<String>,
+}
+
+impl Setup {
+    /// The rules the judge needs to know.
+    #[must_use]
+    pub fn rules(&self) -> Rules {
+        let windows = self.policy.pools.iter().map(|pool| (pool.window.requests, pool.window.tokens)).collect();
+        Rules {
+            per_session: self.policy.fanout.per_session,
+            per_tenant: self.policy.fanout.per_tenant,
+            windows: (self.place == Place::Gateway).then_some(windows),
+        }
+    }
+
+    /// Runs the world until every request has ended. `watch` is told now and then how many have.
+    ///
+    /// # Panics
+    /// When `demands` are not in the order of arrival.
+    #[must_use]
+    pub fn run(&self, demands: &[Demand], mut watch: impl FnMut(usize)) -> Run {
+        assert!(demands.is_sorted_by_key(|demand| demand.arrival), "demands come in the order of arrival");
+        let mut world = World::new(self, demands);
+        while let Some(now) = world.next_event() {
+            world.step(now);
+            watch(world.desk.ended());
+        }
+        world.finish()
+    }
+}
+
+struct World<'a> {
+    setup: &'a Setup,
+    demands: &'a [Demand],
+    desk: Desk<'a>,
+    engines: Vec<SimEngine>,
+    arrived: usize,
+    /// Clients that will leave, by when.
+    departures: BinaryHeap<Reverse<(Instant, usize)>>,
+    now: Instant,
+    share: Average,
+    produced: Vec<super::engine::Progress>,
+}
+
+/// A quantity averaged over time.
+#[derive(Default)]
+struct Average {
+    sum: f64,
+    time: f64,
+}
+
+impl<'a> World<'a> {
+    fn new(setup: &'a Setup, demands: &'a [Demand]) -> Self {
+        let engines = setup.policy.pools.iter().map(|_| SimEngine::new(setup.engine.clone())).collect();
+        Self {
+            setup,
+            demands,
+            desk: Desk::new(setup, demands),
+            engines,
+            arrived: 0,
+            departures: BinaryHeap::new(),
+            now: Instant::EPOCH,
+            share: Average::default(),
+            produced: Vec::new(),
+        }
+    }
+
+    /// The next moment at which anything happens; `None` when every request has ended, or nothing is left that
+    /// could end one.
+    fn next_event(&self) -> Option<Instant> {
+        if self.desk.ended() == self.demands.len() {
+            return None;
+        }
+        let arrival = self.demands.get(self.arrived).map(|demand| demand.arrival);
+        let steps = self.engines.iter().filter_map(SimEngine::next_event);
+        let departure = self.departures.peek().map(|Reverse((at, _))| *at);
+        let next = steps.chain(arrival).chain(departure).chain(self.desk.next_wakeup()).min()?;
+        Some(next.max(self.now))
+    }
+
+    fn step(&mut self, now: Instant) {
+        self.count_share(now);
+        self.now = now;
+        for pool in 0..self.engines.len() {
+            self.end_steps(pool);
+        }
+        while let Some(demand) = self.demands.get(self.arrived).filter(|demand| demand.arrival <= now) {
+            if let Fate::LeavesAfter(span) = demand.fate {
+                self.departures.push(Reverse((now + span, self.arrived)));
+            }
+            self.desk.arrive(now, self.arrived);
+            self.arrived += 1;
+        }
+        while let Some(Reverse((_, index))) = self.departures.peek().copied().filter(|Reverse((at, _))| *at <= now) {
+            self.departures.pop();
+            self.leave(index);
+        }
+        if self.desk.next_wakeup().is_some_and(|at| at <= now) {
+            self.desk.wake(now);
+        }
+        self.hand_over();
+        for pool in (0..).map(PoolIndex::new).take(self.engines.len()) {
+            self.start_step(pool);
+        }
+    }
+
+    fn count_share(&mut self, now: Instant) {
+        let sum = |tokens: fn(&SimEngine) -> crate::units::Tokens| self.engines.iter().map(tokens).sum();
+        let waiting: crate::units::Tokens = sum(SimEngine::waiting_tokens);
+        let admitted: crate::units::Tokens = sum(SimEngine::admitted_tokens);
+        let total = waiting + admitted;
+        if total.get() > 0 {
+            let span = now.since(self.now).as_secs_f64();
+            #[expect(clippy::cast_precision_loss, reason = "for statistics only")]
+            let share = waiting.get() as f64 / total.get() as f64;
+            self.share.sum += share * span;
+            self.share.time += span;
+        }
+    }
+
+    fn end_steps(&mut self, pool: usize) {
+        if self.engines[pool].next_event().is_none_or(|ends| ends > self.now) {
+            return;
+        }
+        let mut produced = std::mem::take(&mut self.produced);
+        self.engines[pool].end_step(&mut produced);
+        for progress in produced.drain(..) {
+            if self.desk.produced(progress) == desk::Stream::Broken {
+                self.engines[pool].cancel(progress.id);
+            }
+        }
+        self.produced = produced;
+    }
+
+    /// A client leaves; harmless if its request has ended.
+    fn leave(&mut self, index: usize) {
+        match self.desk.pool_in_flight(index) {
+            Some(pool) => {
+                let produced = self.engines[pool.index()].cancel(desk::job_id(index)).unwrap_or_default();
+                self.desk.abandoned(self.now, index, produced);
+            }
+            None => self.desk.cancelled(self.now, index),
+        }
+    }
+
+    /// Hands what was let through to the engines. What one refuses has ended, which may let others through.
+    fn hand_over(&mut self) {
+        while let Some((pool, index)) = self.desk.next_admitted() {
+            let job = self.desk.job(index);
+            if self.engines[pool.index()].enqueue(job).is_err() {
+                self.desk.rejected(self.now, index);
+            }
+        }
+    }
+
+    fn start_step(&mut self, pool: PoolIndex) {
+        let engine = &mut self.engines[pool.index()];
+        if engine.next_event().is_some() {
+            return;
+        }
+        match self.setup.place {
+            Place::Gateway => engine.start_own_step(self.now),
+            Place::Engine => {
+                let mut supply = CoreSupply::new(&mut self.desk, &self.setup.engine, pool, self.now);
+                engine.start_step(self.now, &mut supply);
+            }
+        }
+    }
+
+    fn finish(self) -> Run {
+        let share = if self.share.time > 0.0 { self.share.sum / self.share.time } else { 0.0 };
+        self.desk.finish(share)
+    }
+}

@@ -1,0 +1,430 @@
+//! The gateway's side of the world: what a door does, with the network taken out.
+//!
+//! It identifies (the trace says who), selects, predicts, asks the core, and reports progress and endings to
+//! it; books every entry; and writes down what became of each request.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::admission::{
+    Effect, Ending, Engine, Event, Input, Options, Outcome as End, Reason, Refusal, Reported, Request, Retry, Slots,
+    Subject, Ticket, Verdict,
+};
+use crate::costing::PredictKey;
+use crate::ledger::{Ledger, Memory, Movement};
+use crate::policy::model::{Charge, Policy, Selection};
+use crate::units::{Bytes, Instant, PoolIndex, RequestId, TicketId, Tokens, Usage, VirtualTokens};
+
+use super::guess::Guesser;
+use super::{Keep, Place, Run, Setup};
+use crate::sim::demand::{Demand, Fate};
+use crate::sim::engine::{Job, JobId, Progress, Watch};
+use crate::sim::oracle::{Booking, Fact, Party, What};
+use crate::sim::record::{Outcome, Record};
+
+/// The most faults written down.
+const MOST_FAULTS: usize = 100;
+
+/// Whether the engine's answer goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stream {
+    /// Nothing special.
+    Fine,
+    /// The engine failed it just now.
+    Broken,
+}
+
+pub(super) struct Desk<'a> {
+    demands: &'a [Demand],
+    policy: Arc<Policy>,
+    core: Engine,
+    guesser: Guesser,
+    ledger: Memory,
+    records: Vec<Record>,
+    states: Vec<State>,
+    admitted: VecDeque<(PoolIndex, usize)>,
+    ended: usize,
+    keep: Keep,
+    facts: Vec<Fact>,
+    bookings: Vec<Booking>,
+    faults: Vec<String>,
+}
+
+/// Where a request stands, as far as the desk must remember it.
+#[derive(Clone, Debug)]
+enum State {
+    /// It has not arrived.
+    Ahead,
+    /// It waits in the core.
+    Waiting(Box<Selection>),
+    /// It was let through.
+    InFlight { ticket: TicketId, selection: Box<Selection>, served: VirtualTokens },
+    /// It has ended.
+    Ended,
+}
+
+pub(super) fn job_id(index: usize) -> JobId {
+    JobId(number(index))
+}
+
+fn number(index: usize) -> u64 {
+    u64::try_from(index).expect("a position in memory fits 64 bits")
+}
+
+fn place(id: u64) -> usize {
+    usize::try_from(id).expect("ids are positions in memory")
+}
+
+impl<'a> Desk<'a> {
+    pub(super) fn new(setup: &Setup, demands: &'a [Demand]) -> Self {
+        let slots = match setup.place {
+            Place::Gateway => Slots::Window,
+            Place::Engine => Slots::Granted,
+        };
+        Self {
+            demands,
+            policy: Arc::clone(&setup.policy),
+            core: Engine::new(Arc::clone(&setup.policy), Options { seed: setup.seed, slots }),
+            guesser: Guesser::new(setup.guess, setup.seed),
+            ledger: Memory::new(),
+            records: demands.iter().zip(0..).map(|(demand, id)| blank(demand, id)).collect(),
+            states: vec![State::Ahead; demands.len()],
+            admitted: VecDeque::new(),
+            ended: 0,
+            keep: setup.keep,
+            facts: Vec::new(),
+            bookings: Vec::new(),
+            faults: Vec::new(),
+        }
+    }
+
+    pub(super) fn ended(&self) -> usize {
+        self.ended
+    }
+
+    pub(super) fn next_wakeup(&self) -> Option<Instant> {
+        self.core.next_wakeup()
+    }
+
+    pub(super) fn next_admitted(&mut self) -> Option<(PoolIndex, usize)> {
+        self.admitted.pop_front()
+    }
+
+    /// The pool whose engine has the request.
+    pub(super) fn pool_in_flight(&self, index: usize) -> Option<PoolIndex> {
+        match &self.states[index] {
+            State::InFlight { selection, .. } => Some(selection.pool),
+            State::Ahead | State::Waiting(_) | State::Ended => None,
+        }
+    }
+
+    /// The request as the engine sees it.
+    pub(super) fn job(&self, index: usize) -> Job {
+        let demand = &self.demands[index];
+        let predicted = self.records[index].predicted.unwrap_or_default();
+        let every = self.keep == Keep::Log || self.policy.fairness.charge == Charge::Streamed;
+        let watch = match demand.fate {
+            Fate::FailsAfter(_) => Watch::Every,
+            Fate::Patient | Fate::LeavesAfter(_) if every => Watch::Every,
+            Fate::Patient | Fate::LeavesAfter(_) => Watch::After(predicted),
+        };
+        let output = demand.produced();
+        Job { id: job_id(index), input: demand.input, cached: demand.cached, output, watch }
+    }
+
+    /// Whom a slot of this pool would go to.
+    pub(super) fn head(&self, pool: PoolIndex) -> Option<usize> {
+        self.core.head(pool).map(|head| place(head.request.get()))
+    }
+
+    /// Gives the head of the pool a slot and says whom it went to.
+    pub(super) fn grant(&mut self, now: Instant, pool: PoolIndex) -> Option<usize> {
+        self.feed(now, Input::Grant(pool));
+        self.admitted.pop_front().map(|(_, index)| index)
+    }
+
+    pub(super) fn wake(&mut self, now: Instant) {
+        self.feed(now, Input::Tick);
+    }
+
+    pub(super) fn arrive(&mut self, now: Instant, index: usize) {
+        let demand = &self.demands[index];
+        let Some(selection) = self.policy.select(&demand.tenant, demand.class.as_deref(), &demand.model) else {
+            let record = &mut self.records[index];
+            record.decided = Some(now);
+            record.reason = Some("model_not_found");
+            self.end(index, Outcome::Refused);
+            return;
+        };
+        let predicted = self.guesser.predict(&key(demand, &selection), demand.produced());
+        let record = &mut self.records[index];
+        record.class = Some(Arc::clone(&self.policy.classes[selection.class.index()].name));
+        record.predicted = Some(predicted);
+        let request = Request {
+            id: RequestId::new(number(index)),
+            subject: Subject {
+                pool: selection.pool,
+                class: selection.class,
+                tenant: demand.tenant.clone(),
+                session: demand.session.clone(),
+            },
+            weight: selection.weight,
+            price: selection.price,
+            expected: Usage::plain(demand.input, predicted),
+            output_cap: demand.max_tokens,
+            bytes: Bytes::ZERO,
+            deadline: demand.deadline.map(|span| demand.arrival + span),
+            streamed: true,
+        };
+        self.log_joined(now, index, demand, &selection, predicted);
+        self.states[index] = State::Waiting(Box::new(selection));
+        self.feed(now, Input::Arrive(Box::new(request)));
+    }
+
+    /// The engine produced tokens for a request.
+    pub(super) fn produced(&mut self, progress: Progress) -> Stream {
+        let (now, index) = (progress.at, place(progress.id.0));
+        let demand = &self.demands[index];
+        let Some(ticket) = self.ticket(index) else {
+            self.fault(format!("{now:?} {index}: produced tokens without a ticket"));
+            return Stream::Broken;
+        };
+        self.records[index].first_token.get_or_insert(now);
+        let usage = Usage {
+            uncached_input: demand.input.saturating_sub(demand.cached),
+            cached_input: demand.cached,
+            visible_output: progress.output,
+            ..Usage::default()
+        };
+        self.serve(now, index, &usage);
+        if progress.finished {
+            self.settle(now, index, Ending { outcome: End::Completed, usage: Reported::Final(usage) });
+            self.learn(index, progress.output);
+            self.end(index, Outcome::Completed);
+            return Stream::Fine;
+        }
+        if matches!(demand.fate, Fate::FailsAfter(tokens) if progress.output >= tokens) {
+            self.abort(now, index, "upstream_failed", End::UpstreamFailed, Reported::Counted(usage));
+            return Stream::Broken;
+        }
+        self.feed(now, Input::Progress { ticket, output: progress.output });
+        Stream::Fine
+    }
+
+    /// The client of a request in flight left when this much had been produced.
+    pub(super) fn abandoned(&mut self, now: Instant, index: usize, produced: Tokens) {
+        let usage = Usage::plain(self.demands[index].input, produced);
+        if produced == Tokens::ZERO {
+            // Its input is paid for, so it counts as served.
+            self.serve(now, index, &usage);
+        }
+        self.abort(now, index, "client_left", End::ClientAborted, Reported::Counted(usage));
+    }
+
+    /// The client of a waiting request left. Harmless if it does not wait.
+    pub(super) fn cancelled(&mut self, now: Instant, index: usize) {
+        if !matches!(self.states[index], State::Waiting(_)) {
+            return;
+        }
+        self.log(now, index, What::Left);
+        self.feed(now, Input::Cancel(RequestId::new(number(index))));
+        self.records[index].reason = Some("client_left");
+        self.records[index].finished = Some(now);
+        self.end(index, Outcome::Aborted);
+    }
+
+    /// The engine would not take a request that was let through.
+    pub(super) fn rejected(&mut self, now: Instant, index: usize) {
+        self.abort(now, index, "engine_rejected", End::UpstreamFailed, Reported::Nothing);
+    }
+
+    fn abort(&mut self, now: Instant, index: usize, reason: &'static str, outcome: End, usage: Reported) {
+        self.settle(now, index, Ending { outcome, usage });
+        self.records[index].reason = Some(reason);
+        self.end(index, Outcome::Aborted);
+    }
+
+    fn settle(&mut self, now: Instant, index: usize, ending: Ending) {
+        let Some(ticket) = self.ticket(index) else { return };
+        self.records[index].finished = Some(now);
+        self.log(now, index, What::Ended);
+        self.feed(now, Input::Settle { ticket, ending });
+    }
+
+    fn learn(&mut self, index: usize, output: Tokens) {
+        if let State::InFlight { selection, .. } = &self.states[index] {
+            let key = key(&self.demands[index], selection);
+            self.guesser.learn(&key, self.records[index].predicted.unwrap_or_default(), output);
+        }
+    }
+
+    fn end(&mut self, index: usize, outcome: Outcome) {
+        if self.records[index].outcome.replace(outcome).is_some() {
+            self.fault(format!("request {index} ended twice"));
+        }
+        self.states[index] = State::Ended;
+        self.ended += 1;
+    }
+
+    fn ticket(&self, index: usize) -> Option<TicketId> {
+        match &self.states[index] {
+            State::InFlight { ticket, .. } => Some(*ticket),
+            State::Ahead | State::Waiting(_) | State::Ended => None,
+        }
+    }
+
+    /// One step of the core, and all that follows from it.
+    fn feed(&mut self, now: Instant, input: Input) {
+        for effect in self.core.on(now, input) {
+            match effect {
+                Effect::Answer { request, verdict: Verdict::Admitted(ticket) } => {
+                    self.admit(now, place(request.get()), &ticket);
+                }
+                Effect::Answer { request, verdict: Verdict::Refused(refusal) } => {
+                    self.refuse(now, place(request.get()), &refusal);
+                }
+                Effect::Post(entry) => {
+                    self.ledger.post(&entry);
+                    self.log_booking(entry);
+                }
+                Effect::Emit(event) => self.note(&event),
+            }
+        }
+    }
+
+    fn admit(&mut self, now: Instant, index: usize, ticket: &Ticket) {
+        let State::Waiting(selection) = std::mem::replace(&mut self.states[index], State::Ended) else {
+            self.fault(format!("{now:?} {index}: let through without waiting"));
+            return;
+        };
+        let pool = selection.pool;
+        self.states[index] = State::InFlight { ticket: ticket.id, selection, served: VirtualTokens::ZERO };
+        self.records[index].decided = Some(now);
+        self.records[index].dispatched = Some(now);
+        self.log(now, index, What::Dispatched);
+        self.admitted.push_back((pool, index));
+    }
+
+    fn refuse(&mut self, now: Instant, index: usize, refusal: &Refusal) {
+        self.log(now, index, What::Left);
+        let record = &mut self.records[index];
+        record.decided = Some(now);
+        record.reason = Some(refusal.reason.code());
+        record.retry_after = match refusal.retry {
+            Retry::At(at) => Some(at.since(now)),
+            Retry::Unknown | Retry::Never => None,
+        };
+        let expired = matches!(refusal.reason, Reason::Expired { .. });
+        self.end(index, if expired { Outcome::Expired } else { Outcome::Refused });
+    }
+
+    fn note(&mut self, event: &Event) {
+        match event {
+            Event::Settled { request, cost, .. } => self.records[place(request.get())].charged = Some(*cost),
+            Event::UnknownTicket { at, ticket } => self.fault(format!("{at:?} {ticket}: unknown to the core")),
+            Event::Queued { .. }
+            | Event::Dispatched { .. }
+            | Event::Charged { .. }
+            | Event::Refused { .. }
+            | Event::Cancelled { .. } => {}
+        }
+    }
+
+    fn fault(&mut self, what: String) {
+        if self.faults.len() < MOST_FAULTS {
+            self.faults.push(what);
+        }
+    }
+
+    fn log(&mut self, at: Instant, index: usize, what: What) {
+        if self.keep == Keep::Log {
+            self.facts.push(Fact { at, request: RequestId::new(number(index)), what });
+        }
+    }
+
+    fn log_joined(&mut self, at: Instant, index: usize, demand: &Demand, selection: &Selection, predicted: Tokens) {
+        let cost = |usage: &Usage| selection.price.cost(usage);
+        let party = Party {
+            pool: selection.pool,
+            class: selection.class,
+            tenant: demand.tenant.clone(),
+            session: demand.session.clone(),
+            weight: selection.weight,
+        };
+        let what = What::Joined {
+            party,
+            size: demand.input + predicted,
+            input_cost: cost(&Usage::plain(demand.input, Tokens::ZERO)),
+            output_price: cost(&Usage::plain(Tokens::ZERO, Tokens::new(1))),
+        };
+        self.log(at, index, what);
+    }
+
+    /// Writes down that this much of a request has been served by now.
+    fn serve(&mut self, at: Instant, index: usize, usage: &Usage) {
+        if self.keep == Keep::Records {
+            return;
+        }
+        let State::InFlight { selection, served, .. } = &mut self.states[index] else { return };
+        let so_far = selection.price.cost(usage);
+        let service = so_far - *served;
+        *served = so_far;
+        self.log(at, index, What::Served { service, held: usage.total() });
+    }
+
+    fn log_booking(&mut self, entry: crate::ledger::Entry) {
+        if self.keep == Keep::Records {
+            return;
+        }
+        let amount = |movement| if entry.movement == movement { entry.amount } else { VirtualTokens::ZERO };
+        self.bookings.push(Booking {
+            reserved: amount(Movement::Reserve),
+            settled: amount(Movement::Settle),
+            refunded: amount(Movement::Refund),
+            request: entry.request,
+            account: (entry.account.pool, entry.account.class, entry.account.tenant),
+        });
+    }
+
+    pub(super) fn finish(mut self, engine_queue_share: f64) -> Run {
+        let standing = self.records.len() - self.ended;
+        if standing > 0 {
+            self.fault(format!("{standing} requests are left standing and nothing would ever move them"));
+        }
+        Run {
+            records: self.records,
+            engine_queue_share,
+            accuracy: self.guesser.predictor().accuracy(),
+            books: self.ledger.total(),
+            facts: self.facts,
+            bookings: self.bookings,
+            faults: self.faults,
+        }
+    }
+}
+
+fn key(demand: &Demand, selection: &Selection) -> PredictKey {
+    let plain = PredictKey::plain(demand.tenant.clone(), selection.model.clone());
+    PredictKey { effort: demand.effort, cap: demand.max_tokens, ..plain }
+}
+
+fn blank(demand: &Demand, id: u64) -> Record {
+    Record {
+        id: RequestId::new(id),
+        arrival: demand.arrival,
+        tenant: demand.tenant.clone(),
+        session: demand.session.clone(),
+        class: None,
+        input: demand.input,
+        output: demand.produced(),
+        outcome: None,
+        reason: None,
+        decided: None,
+        dispatched: None,
+        first_token: None,
+        finished: None,
+        predicted: None,
+        charged: None,
+        retry_after: None,
+    }
+}
