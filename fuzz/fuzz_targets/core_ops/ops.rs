@@ -41,7 +41,7 @@ fairness: {{algorithm: {algorithm}, charge: {charge}}}
 classes:
   - {{name: a, rank: 0, max_wait: {wait}s}}
   - {{name: b, rank: 1, max_wait: {longer}s, min_share: {share}%}}
-  - {{name: c, rank: 1, max_wait: 10m}}
+  - {{name: c, rank: 2, max_wait: 10m}}
 default_class: a
 tenants:
   - {{match: t0, weight: 3, classes: [a, b, c]}}

@@ -24,9 +24,9 @@ pub(super) fn first_paragraphs(files: &[File]) -> Vec<Finding> {
     findings
 }
 
-/// `foo/tests.rs` is described by `foo`.
+/// `foo/tests.rs` and `foo/tests/` are described by `foo`.
 fn is_unit_tests(file: &File) -> bool {
-    file.path.starts_with("src/") && file.path.ends_with("/tests.rs")
+    file.path.starts_with("src/") && (file.path.ends_with("/tests.rs") || file.path.contains("/tests/"))
 }
 
 const PAGE: &str = "docs/dependencies.md";
@@ -84,7 +84,9 @@ pub(super) fn invariants(files: &[File]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (index, line) in page.text.lines().enumerate() {
         for path in quoted_paths(line) {
-            let exists = files.iter().any(|file| file.path == path || file.path.starts_with(&format!("{path}/")));
+            // A module may be a file or a folder, and moves from one to the other as it grows.
+            let folder = format!("{}/", path.trim_end_matches(".rs"));
+            let exists = files.iter().any(|file| file.path == path || file.path.starts_with(&folder));
             if !exists {
                 findings.push(page.finding(index + 1, format!("`{path}` is named here and does not exist")));
             }
