@@ -7,6 +7,7 @@
 //!
 //! *Never* refuses for the queue or the wait what would not have to wait.
 
+use crate::policy::model::QueueCap;
 use crate::units::{Instant, Span, VirtualTokens};
 
 use super::displace::{self, Displacement, Victim};
@@ -119,11 +120,13 @@ impl Question<'_> {
         let subject = &self.request.subject;
         let caps = &self.pool.caps;
         let tenant = self.pool.tree.find_tenant(subject.class, &subject.tenant);
+        // Requests that name no session are no session.
+        let session_cap = if subject.session.is_some() { caps.session } else { QueueCap::default() };
         let session = tenant.and_then(|tenant| self.pool.tree.find_session(tenant, subject.session.as_ref()));
         let session = session.map(|node| &self.pool.tree.sessions[node]);
         let tenant = tenant.map(|node| &self.pool.tree.tenants[node]);
         let levels = [
-            (Level::Session, &caps.session, session.map(|node| (node.queued, node.queued_cost))),
+            (Level::Session, &session_cap, session.map(|node| (node.queued, node.queued_cost))),
             (Level::Tenant, &caps.tenant, tenant.map(|node| (node.queued, node.queued_cost))),
         ];
         for (level, cap, held) in levels {

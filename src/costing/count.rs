@@ -140,8 +140,8 @@ fn guess(attachment: &Attachment) -> Tokens {
 
 /// Counts output that arrives in fragments.
 ///
-/// A fragment is neither a token nor a whole number of them, so fragments are joined and counted together,
-/// [`Self::BATCH`] bytes at a time; what is not yet counted is taken at [`Self::BYTES_PER_TOKEN`].
+/// A fragment is neither a token nor a whole number of them, so fragments are joined and counted together, some
+/// [`Self::BATCH`] bytes of whole words at a time. What is not yet counted stays below that, unless it has no spaces.
 #[derive(Clone, Debug)]
 pub struct OutputCounter {
     encoding: Encoding,
@@ -151,9 +151,9 @@ pub struct OutputCounter {
 
 impl OutputCounter {
     /// How much is joined before it is counted.
-    const BATCH: usize = 256;
-    /// What uncounted text is taken at, until it is counted.
-    const BYTES_PER_TOKEN: u64 = 4;
+    const BATCH: usize = 32;
+    /// How much is joined at most, where there is no space to cut at.
+    const MOST: usize = 256;
 
     /// A counter that has seen nothing.
     #[must_use]
@@ -164,20 +164,22 @@ impl OutputCounter {
     /// Adds a fragment.
     pub fn push(&mut self, fragment: &str) {
         self.pending.push_str(fragment);
-        if self.pending.len() >= Self::BATCH {
-            let whole = self.pending.rfind(' ').filter(|at| *at > 0).unwrap_or(self.pending.len());
+        if self.pending.len() < Self::BATCH {
+            return;
+        }
+        if let Some(whole) = self.pending.rfind(' ').filter(|at| *at > 0) {
             self.counted += count_text(self.encoding, &self.pending[..whole]);
             self.pending.drain(..whole);
-            if self.pending.len() >= Self::BATCH {
-                self.count_pending();
-            }
+        }
+        if self.pending.len() >= Self::MOST {
+            self.count_pending();
         }
     }
 
-    /// The count so far, the tail of it estimated. Cheap.
+    /// The count so far, never more than the exact one: what is not counted yet is taken for a single token.
     #[must_use]
     pub fn so_far(&self) -> Tokens {
-        self.counted + Tokens::new((self.pending.len() as u64).div_ceil(Self::BYTES_PER_TOKEN))
+        self.counted + Tokens::new(u64::from(!self.pending.is_empty()))
     }
 
     /// The exact count of all fragments so far.
@@ -280,7 +282,7 @@ mod tests {
         let mut counter = OutputCounter::new(Encoding::O200k);
         for _ in 0..10_000 {
             counter.push("文字");
-            assert!(counter.pending.len() < 2 * OutputCounter::BATCH);
+            assert!(counter.pending.len() < OutputCounter::MOST);
         }
         assert!(counter.exact() >= Tokens::new(10_000));
     }

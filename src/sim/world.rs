@@ -238,6 +238,10 @@ impl<'a> World<'a> {
     /// Hands what was let through to the engines. What one refuses has ended, which may let others through.
     fn hand_over(&mut self) {
         while let Some((pool, index)) = self.desk.next_admitted() {
+            if self.desk.pool_in_flight(index).is_none() {
+                // Its client left at this very moment.
+                continue;
+            }
             let job = self.desk.job(index);
             if self.engines[pool.index()].enqueue(job).is_err() {
                 self.desk.rejected(self.now, index);

@@ -2,6 +2,14 @@
 //!
 //! Each module tests one claim about the whole; unit tests live beside the code they test.
 
+mod admin;
 mod check;
+mod door;
 mod generated;
+mod proxy;
+mod published;
+mod scenarios;
+mod sdk;
+mod support;
 mod tidy;
+mod worlds;

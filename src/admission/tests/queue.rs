@@ -41,6 +41,13 @@ fn own_caps_refuse_the_newcomer() {
 }
 
 #[test]
+fn requests_that_name_no_session_have_no_session_cap() {
+    let mut world = World::new(capped(QueueCaps { session: requests(1), ..QueueCaps::default() }));
+    let asked: Vec<_> = (0..5).map(|_| world.ask(&of("a"))).collect();
+    assert!(asked[1..].iter().all(|id| world.waits(*id)));
+}
+
+#[test]
 fn a_full_shared_queue_displaces_whoever_holds_most_of_it_for_its_weight() {
     let mut world = World::new(capped(QueueCaps { pool: requests(10), ..QueueCaps::default() }));
     world.ask(&of("first"));

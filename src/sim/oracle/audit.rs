@@ -21,8 +21,10 @@ pub struct Rules {
 /// What the judge found.
 #[derive(Clone, Debug, Default)]
 pub struct Findings {
-    /// Everything that is wrong, in words.
+    /// Everything that is wrong but the VTC bound, in words.
     pub wrong: Vec<String>,
+    /// Every two rivals that drifted further apart than the VTC bound allows, in words. A baseline's right.
+    pub drifts: Vec<String>,
     /// The largest part of the VTC bound that any two rivals used: above 1 it was broken.
     pub bound_used: f64,
     /// M_g: the most tokens dispatched and unfinished at once, over all pools.
@@ -266,7 +268,7 @@ impl Audit<'_> {
                     let bound = doubled(unit).over(weight);
                     self.found.bound_used = self.found.bound_used.max(widest.spread.as_f64() / bound.as_f64());
                     if widest.spread > bound {
-                        self.wrong(format!(
+                        self.found.drifts.push(format!(
                             "{index} {class}: {:?} and {:?} drifted {} apart between {:?} and {:?}; the bound is {bound}",
                             name(*one), name(*other), widest.spread, widest.since, widest.at
                         ));

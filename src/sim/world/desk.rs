@@ -226,8 +226,12 @@ impl<'a> Desk<'a> {
         if !matches!(self.states[index], State::Waiting(_)) {
             return;
         }
-        self.log(now, index, What::Left);
         self.feed(now, Input::Cancel(RequestId::new(number(index))));
+        if !matches!(self.states[index], State::Waiting(_)) {
+            // It expired at this very moment, and the core answered first.
+            return;
+        }
+        self.log(now, index, What::Left);
         self.records[index].reason = Some("client_left");
         self.records[index].finished = Some(now);
         self.end(index, Outcome::Aborted);

@@ -99,7 +99,7 @@ impl Observer {
         if self.hide_usage { shown } else { Bytes::new() }
     }
 
-    /// The output so far, all answers together, its newest part estimated.
+    /// The output so far, all answers together; of the newest words only that there are some.
     #[must_use]
     pub fn output_so_far(&self) -> Tokens {
         let text: Tokens = self.visible.iter().chain(&self.reasoning).map(OutputCounter::so_far).sum();

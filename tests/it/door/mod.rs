@@ -1,0 +1,144 @@
+//! What the tests of the door share: a gateway on real sockets, a scripted upstream, a client that can be cut off.
+
+mod client;
+mod upstream;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use tallygate::app::App;
+use tallygate::ledger::Balance;
+use tallygate::settings::{LedgerKind, Settings};
+use tallygate::shell::{Gate, Seen};
+use tallygate::units::{Span, VirtualTokens};
+use tallygate::wire::proxy;
+
+pub(crate) use client::Client;
+pub(crate) use upstream::{Exchange, Upstream};
+
+/// A gateway under test, with a folder for its files.
+pub(crate) struct Gateway {
+    pub(crate) app: App,
+    _folder: tempfile::TempDir,
+}
+
+/// How a gateway under test differs from the usual one: a window of one request in front of the scripted upstream.
+pub(crate) struct Setup {
+    pub(crate) policy: String,
+    pub(crate) door: proxy::Settings,
+    pub(crate) files: Vec<(&'static str, String)>,
+    pub(crate) demo: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self::policy("pools: [{name: chat, models: ['*'], window: {requests: 1}}]")
+    }
+}
+
+impl Setup {
+    /// With this policy.
+    pub(crate) fn policy(text: &str) -> Self {
+        let policy = format!("version: 1\n{text}\n");
+        Self { policy, door: proxy::Settings::default(), files: Vec::new(), demo: false }
+    }
+
+    /// Starts it in front of an upstream.
+    pub(crate) async fn start(self, upstream: &str) -> Gateway {
+        let folder = tempfile::tempdir().expect("a folder for a test");
+        let write = |name: &str, text: &str| -> PathBuf {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).expect("a file for a test");
+            path
+        };
+        for (name, text) in &self.files {
+            write(name, text);
+        }
+        let anywhere = "127.0.0.1:0".parse().expect("an address");
+        let settings = Settings {
+            policy: Some(write("policy.yaml", &self.policy)),
+            upstream: (!self.demo).then(|| upstream.parse().expect("an upstream")),
+            ledger: LedgerKind::Memory,
+            proxy: anywhere,
+            admin: anywhere,
+            demo: self.demo,
+            grace: Span::from_secs(20),
+            door: self.door,
+            admin_token: None,
+        };
+        Gateway { app: App::start(settings).await.expect("a gateway"), _folder: folder }
+    }
+}
+
+/// A gateway with the usual setup, and its upstream.
+pub(crate) async fn usual() -> (Gateway, Upstream) {
+    let upstream = Upstream::start().await;
+    let gateway = Setup::default().start(&upstream.url()).await;
+    (gateway, upstream)
+}
+
+impl Gateway {
+    pub(crate) fn gate(&self) -> &Gate {
+        self.app.gate()
+    }
+
+    /// Connects a client to the proxy.
+    pub(crate) async fn client(&self) -> Client {
+        Client::connect(self.app.proxy()).await
+    }
+
+    /// Connects a client to the admin API.
+    pub(crate) async fn admin(&self) -> Client {
+        Client::connect(self.app.admin()).await
+    }
+
+    /// Waits until something holds of the core. Fails after ten seconds.
+    pub(crate) async fn until(&self, what: &str, holds: impl Fn(&Seen<'_>) -> bool) {
+        let waiting = async {
+            while !self.gate().look(|seen| holds(&seen)).expect("not broken") {
+                tokio::task::yield_now().await;
+            }
+        };
+        within(what, waiting).await;
+    }
+
+    pub(crate) async fn until_queued(&self, requests: u32) {
+        let queued = |seen: &Seen<'_>| seen.engine.queues().iter().map(|queue| queue.requests).sum::<u32>();
+        self.until(&format!("{requests} queued"), |seen| queued(seen) == requests).await;
+    }
+
+    /// Waits until nothing runs, checks that the books balance exactly, and returns what was settled and how each
+    /// request ended.
+    pub(crate) async fn ended(&self) -> (VirtualTokens, BTreeMap<String, u64>) {
+        within("everything to end", self.gate().idle()).await.expect("not broken");
+        let Balance { reserved, settled, refunded } = self.gate().look(|seen| seen.ledger.total()).expect("not broken");
+        assert_eq!(reserved, settled + refunded, "conservation, exact, with nothing live");
+        (settled, self.outcomes())
+    }
+
+    /// How many requests ended how.
+    pub(crate) fn outcomes(&self) -> BTreeMap<String, u64> {
+        let text = self.gate().metrics().render(&tallygate::observe::Gauges::default()).expect("metrics render");
+        let mut outcomes = BTreeMap::new();
+        for line in text.lines().filter(|line| line.starts_with("tallygate_settled_total{")) {
+            let (_, rest) = line.split_once("outcome=\"").expect("it has an outcome");
+            let (outcome, _) = rest.split_once('"').expect("a quoted label");
+            let count: u64 = line.rsplit(' ').next().and_then(|count| count.parse().ok()).expect("a count");
+            *outcomes.entry(outcome.to_owned()).or_default() += count;
+        }
+        outcomes
+    }
+}
+
+/// Fails instead of hanging.
+pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(std::time::Duration::from_secs(10), future).await {
+        Ok(value) => value,
+        Err(_elapsed) => panic!("waited ten seconds for {what}"),
+    }
+}
+
+/// One outcome, once.
+pub(crate) fn once(outcome: &str) -> BTreeMap<String, u64> {
+    BTreeMap::from([(outcome.to_owned(), 1)])
+}

@@ -1,0 +1,24 @@
+//! What several of the tests need: a policy from text, and the workloads and traces kept beside the project.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tallygate::policy::{self, Policy};
+
+/// A policy from its text, which names no files.
+pub(crate) fn policy(name: &str, text: &str) -> Result<Arc<Policy>, String> {
+    let parsed = policy::parse(name, text, |file| panic!("{name} names a file of keys, {file}"));
+    parsed.map(Arc::new).map_err(|mistakes| mistakes.to_string())
+}
+
+/// A folder beside the project, `../shared` or where `TALLYGATE_SHARED` says; says so and is `None` when it is
+/// not there.
+pub(crate) fn shared(part: &str) -> Option<PathBuf> {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared");
+    let path = std::env::var_os("TALLYGATE_SHARED").map_or(beside, PathBuf::from).join(part);
+    if !path.exists() {
+        eprintln!("SKIPPED: needs {}, which is not there", path.display());
+        return None;
+    }
+    Some(path)
+}
