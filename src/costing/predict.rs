@@ -28,6 +28,7 @@ mod recent;
 
 use std::num::NonZeroU32;
 
+use crate::policy::model::EffortFactors;
 use crate::units::{Limit, Model, TenantId, Tokens};
 
 pub use error::Score;
@@ -82,16 +83,18 @@ impl Effort {
     }
 
     /// How many times the usual output to expect where there is no history.
-    fn factor(self) -> f64 {
-        match self {
-            Self::Unstated | Self::Medium => 1.0,
-            Self::None => 0.3,
-            Self::Minimal => 0.5,
-            Self::Low => 0.7,
-            Self::High => 2.0,
-            Self::XHigh => 3.0,
-            Self::Max => 4.0,
-        }
+    fn factor(self, factors: &EffortFactors) -> f64 {
+        let factor = match self {
+            Self::Unstated => return 1.0,
+            Self::None => factors.none,
+            Self::Minimal => factors.minimal,
+            Self::Low => factors.low,
+            Self::Medium => factors.medium,
+            Self::High => factors.high,
+            Self::XHigh => factors.xhigh,
+            Self::Max => factors.max,
+        };
+        factor.as_f64()
     }
 }
 
@@ -164,6 +167,7 @@ pub struct Predictor {
     tenants: Recent<(TenantId, Model), Mean>,
     narrow: Recent<NarrowKey, Mean>,
     overall: Tally,
+    effort: EffortFactors,
 }
 
 impl Default for Predictor {
@@ -191,7 +195,14 @@ impl Predictor {
             tenants: Recent::new(most),
             narrow: Recent::new(most),
             overall: Tally::default(),
+            effort: EffortFactors::NEUTRAL,
         }
+    }
+
+    /// The same, with the policy's factors for stated efforts without history. Until told, an effort changes nothing.
+    #[must_use]
+    pub fn with_effort(self, effort: EffortFactors) -> Self {
+        Self { effort, ..self }
     }
 
     /// The output to expect, all choices together.
@@ -203,7 +214,7 @@ impl Predictor {
         let tenant = self.tenants.get(&tenant).map_or(model, |mean| mean.towards(model));
         let one = match self.narrow.get(&key.narrow()) {
             Some(mean) => mean.towards(tenant),
-            None => tenant * key.effort.factor(),
+            None => tenant * key.effort.factor(&self.effort),
         };
         #[expect(
             clippy::cast_possible_truncation,

@@ -1,7 +1,8 @@
 use std::num::NonZeroU32;
 
 use super::{Effort, PredictKey, Predictor};
-use crate::units::{Limit, Model, TenantId, Tokens};
+use crate::policy::model::EffortFactors;
+use crate::units::{Limit, Model, TenantId, TokenWeight, Tokens};
 
 fn key(tenant: &str) -> PredictKey {
     PredictKey::plain(TenantId::from(tenant), Model::from("m"))
@@ -60,7 +61,9 @@ fn each_tenant_gets_its_own_mean_and_change_is_followed() {
 
 #[test]
 fn effort_multiplies_until_there_is_history() {
-    let mut predictor = Predictor::new();
+    let factor = |value| TokenWeight::new(value).expect("a valid factor");
+    let factors = EffortFactors { none: factor(0.3), high: factor(2.0), ..EffortFactors::NEUTRAL };
+    let mut predictor = Predictor::new().with_effort(factors);
     let high = PredictKey { effort: Effort::High, ..key("a") };
     let none = PredictKey { effort: Effort::None, ..key("a") };
     assert_eq!(predictor.predict(&high), Tokens::new(512));
