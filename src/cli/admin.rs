@@ -222,8 +222,8 @@ mod tests {
         let rows: Vec<_> = rows.as_array().unwrap().iter().map(|row| row.as_object().unwrap().clone()).collect();
         let columns = [("TENANT", "tenant"), ("CHARGED", "charged"), ("SESSION", "session")];
         let expected = "\
-TENANT          CHARGED  SESSION
-a              1234.568  -
+TENANT         CHARGED  SESSION
+a             1234.568  -
 longer\\u{1b}         7  -
 ";
         assert_eq!(table(&columns, &rows), expected);

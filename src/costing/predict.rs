@@ -9,7 +9,7 @@
 //! `mean_k = (sum_k + 3 × mean_broader) / (count_k + 3)`, in output tokens of one choice. Counts are rescaled
 //! to at most 50 a key (200 for all requests together), so old behaviour fades: beyond that a new observation
 //! weighs 1/51. Before anything is known the mean is 256. A narrowest key without any history multiplies the
-//! broader mean by its effort's factor; with history the factor is in the observations already. The
+//! broader mean by the policy's factor for its effort; with history the factor is in the observations already. The
 //! prediction never exceeds the request's own cap, and choices multiply. The cap bucket is the cap's binary
 //! order of magnitude: clients that ask for little get little, and the cap says so before the answer does.
 //!
@@ -28,6 +28,7 @@ mod recent;
 
 use std::num::NonZeroU32;
 
+use crate::policy::model::EffortFactors;
 use crate::units::{Limit, Model, TenantId, Tokens};
 
 pub use error::Score;
@@ -81,17 +82,19 @@ impl Effort {
         })
     }
 
-    /// How many times the usual output to expect where there is no history.
-    fn factor(self) -> f64 {
-        match self {
-            Self::Unstated | Self::Medium => 1.0,
-            Self::None => 0.3,
-            Self::Minimal => 0.5,
-            Self::Low => 0.7,
-            Self::High => 2.0,
-            Self::XHigh => 3.0,
-            Self::Max => 4.0,
-        }
+    /// How many times the usual output to expect where there is no history, as the policy says.
+    fn factor(self, factors: &EffortFactors) -> f64 {
+        let factor = match self {
+            Self::Unstated => return 1.0,
+            Self::None => factors.none,
+            Self::Minimal => factors.minimal,
+            Self::Low => factors.low,
+            Self::Medium => factors.medium,
+            Self::High => factors.high,
+            Self::XHigh => factors.xhigh,
+            Self::Max => factors.max,
+        };
+        factor.as_f64()
     }
 }
 
@@ -159,17 +162,12 @@ pub struct Accuracy {
 /// The predictor.
 #[derive(Clone, Debug)]
 pub struct Predictor {
+    efforts: EffortFactors,
     global: Mean,
     models: Recent<Model, (Mean, Tally)>,
     tenants: Recent<(TenantId, Model), Mean>,
     narrow: Recent<NarrowKey, Mean>,
     overall: Tally,
-}
-
-impl Default for Predictor {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 impl Predictor {
@@ -178,14 +176,15 @@ impl Predictor {
     /// The most models remembered.
     pub const MOST_MODELS: usize = 1_024;
 
-    /// One that knows nothing yet.
+    /// One that knows nothing yet but what a policy says of stated efforts.
     #[must_use]
-    pub fn new() -> Self {
-        Self::with_most_keys(Self::MOST_KEYS)
+    pub fn new(efforts: EffortFactors) -> Self {
+        Self::with_most_keys(Self::MOST_KEYS, efforts)
     }
 
-    fn with_most_keys(most: usize) -> Self {
+    fn with_most_keys(most: usize, efforts: EffortFactors) -> Self {
         Self {
+            efforts,
             global: Mean::default(),
             models: Recent::new(most.min(Self::MOST_MODELS)),
             tenants: Recent::new(most),
@@ -203,7 +202,7 @@ impl Predictor {
         let tenant = self.tenants.get(&tenant).map_or(model, |mean| mean.towards(model));
         let one = match self.narrow.get(&key.narrow()) {
             Some(mean) => mean.towards(tenant),
-            None => tenant * key.effort.factor(),
+            None => tenant * key.effort.factor(&self.efforts),
         };
         #[expect(
             clippy::cast_possible_truncation,

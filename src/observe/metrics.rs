@@ -8,6 +8,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use prometheus::core::Collector;
 use prometheus::{
     CounterVec, Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, TextEncoder,
 };
@@ -76,6 +77,32 @@ pub struct Gauges {
     pub prediction_error: Vec<(&'static str, f64)>,
 }
 
+/// Makes metrics and registers them.
+struct Maker(Registry);
+
+impl Maker {
+    fn register<M: Collector + Clone + 'static>(&self, metric: M) -> Result<M, prometheus::Error> {
+        self.0.register(Box::new(metric.clone()))?;
+        Ok(metric)
+    }
+
+    fn count(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
+        self.register(IntCounterVec::new(Opts::new(name, help), labels)?)
+    }
+
+    fn amount(&self, name: &str, help: &str, labels: &[&str]) -> Result<CounterVec, prometheus::Error> {
+        self.register(CounterVec::new(Opts::new(name, help), labels)?)
+    }
+
+    fn gauge(&self, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec, prometheus::Error> {
+        self.register(GaugeVec::new(Opts::new(name, help), labels)?)
+    }
+
+    fn histogram(&self, name: &str, help: &str, labels: &[&str]) -> Result<HistogramVec, prometheus::Error> {
+        self.register(HistogramVec::new(HistogramOpts::new(name, help).buckets(WAIT_BUCKETS.to_vec()), labels)?)
+    }
+}
+
 impl Metrics {
     /// The most tenants that are counted by name.
     pub const MOST_TENANTS: usize = 500;
@@ -85,74 +112,62 @@ impl Metrics {
     /// # Errors
     /// Never in practice: names are fixed, valid and distinct.
     pub fn new(policy: Arc<Policy>) -> Result<Self, prometheus::Error> {
-        let registry = Registry::new();
+        let maker = Maker(Registry::new());
         let who = &["pool", "class", "tenant"][..];
         let with = |more: &'static str| ["pool", "class", "tenant", more];
-        let count = |name: &str, help: &str, labels: &[&str]| -> Result<IntCounterVec, prometheus::Error> {
-            let counter = IntCounterVec::new(Opts::new(name, help), labels)?;
-            registry.register(Box::new(counter.clone()))?;
-            Ok(counter)
-        };
-        let gauge = |name: &str, help: &str, labels: &[&str]| -> Result<GaugeVec, prometheus::Error> {
-            let gauge = GaugeVec::new(Opts::new(name, help), labels)?;
-            registry.register(Box::new(gauge.clone()))?;
-            Ok(gauge)
-        };
-        let histogram = |name: &str, help: &str, labels: &[&str]| -> Result<HistogramVec, prometheus::Error> {
-            let histogram = HistogramVec::new(HistogramOpts::new(name, help).buckets(WAIT_BUCKETS.to_vec()), labels)?;
-            registry.register(Box::new(histogram.clone()))?;
-            Ok(histogram)
-        };
-        let service = CounterVec::new(
-            Opts::new("tallygate_service_virtual_tokens_total", "Service settled, in virtual tokens."),
-            who,
-        )?;
-        registry.register(Box::new(service.clone()))?;
         let inner = Inner {
-            admitted: count("tallygate_admitted_total", "Requests let through.", who)?,
-            refused: count("tallygate_refused_total", "Requests refused by the core.", &with("reason"))?,
-            cancelled: count("tallygate_cancelled_total", "Requests whose client left the queue.", who)?,
-            rejected: count(
+            admitted: maker.count("tallygate_admitted_total", "Requests let through.", who)?,
+            refused: maker.count("tallygate_refused_total", "Requests refused by the core.", &with("reason"))?,
+            cancelled: maker.count("tallygate_cancelled_total", "Requests whose client left the queue.", who)?,
+            rejected: maker.count(
                 "tallygate_rejected_total",
                 "Requests answered by the door itself: malformed, unidentified, upstream unreachable and the like.",
                 &["reason"],
             )?,
-            settled: count(
-                "tallygate_settled_total",
-                "Requests that ended after being let through.",
-                &with("outcome"),
-            )?,
-            estimated: count(
+            settled: maker.count("tallygate_settled_total", "Requests let through that ended.", &with("outcome"))?,
+            estimated: maker.count(
                 "tallygate_estimated_usage_total",
                 "Requests settled by estimate because the upstream reported no usage.",
                 &["pool", "outcome"],
             )?,
-            tokens: count("tallygate_tokens_total", "Tokens settled.", &with("bucket"))?,
-            service,
-            waited: histogram("tallygate_queue_seconds", "Time from arrival to dispatch.", &["pool", "class"])?,
-            lasted: histogram(
+            tokens: maker.count("tallygate_tokens_total", "Tokens settled.", &with("bucket"))?,
+            service: maker.amount(
+                "tallygate_service_virtual_tokens_total",
+                "Service settled, in virtual tokens.",
+                who,
+            )?,
+            waited: maker.histogram("tallygate_queue_seconds", "Time from arrival to dispatch.", &["pool", "class"])?,
+            lasted: maker.histogram(
                 "tallygate_request_seconds",
                 "Time from dispatch to the end.",
                 &["pool", "class", "outcome"],
             )?,
-            unknown_tickets: count("tallygate_unknown_tickets_total", "Reports on tickets that are not live.", &[])?,
-            queued_requests: gauge("tallygate_queued_requests", "Requests waiting.", &["pool", "class"])?,
-            queued_tokens: gauge("tallygate_queued_tokens", "Tokens waiting.", &["pool", "class"])?,
-            oldest_wait: gauge(
+            unknown_tickets: maker.count(
+                "tallygate_unknown_tickets_total",
+                "Reports on tickets that are not live.",
+                &[],
+            )?,
+            queued_requests: maker.gauge("tallygate_queued_requests", "Requests waiting.", &["pool", "class"])?,
+            queued_tokens: maker.gauge("tallygate_queued_tokens", "Tokens waiting.", &["pool", "class"])?,
+            oldest_wait: maker.gauge(
                 "tallygate_oldest_wait_seconds",
                 "How long the oldest request has waited.",
                 &["pool", "class"],
             )?,
-            in_flight_requests: gauge(
+            in_flight_requests: maker.gauge(
                 "tallygate_in_flight_requests",
                 "Requests dispatched and unfinished.",
                 &["pool"],
             )?,
-            in_flight_tokens: gauge("tallygate_in_flight_tokens", "Their tokens.", &["pool"])?,
-            prediction: gauge("tallygate_prediction_error_tokens", "Error of the output prediction.", &["measure"])?,
+            in_flight_tokens: maker.gauge("tallygate_in_flight_tokens", "Their tokens.", &["pool"])?,
+            prediction: maker.gauge(
+                "tallygate_prediction_error_tokens",
+                "Error of the output prediction.",
+                &["measure"],
+            )?,
             tenants: Mutex::new(HashSet::new()),
             policy,
-            registry,
+            registry: maker.0,
         };
         Ok(Self { inner: Arc::new(inner) })
     }

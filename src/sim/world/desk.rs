@@ -88,7 +88,7 @@ impl<'a> Desk<'a> {
             demands,
             policy: Arc::clone(&setup.policy),
             core: Engine::new(Arc::clone(&setup.policy), Options { seed: setup.seed, slots }),
-            guesser: Guesser::new(setup.guess, setup.seed),
+            guesser: Guesser::new(setup.guess, setup.policy.cost.effort, setup.seed),
             ledger: Memory::new(),
             records: demands.iter().zip(0..).map(|(demand, id)| blank(demand, id)).collect(),
             states: vec![State::Ahead; demands.len()],

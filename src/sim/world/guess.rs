@@ -4,6 +4,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::costing::{PredictKey, Predictor};
+use crate::policy::model::EffortFactors;
 use crate::units::Tokens;
 
 /// The largest factor, and the largest error, that can be asked for.
@@ -51,8 +52,8 @@ pub(super) struct Guesser {
 }
 
 impl Guesser {
-    pub(super) fn new(guess: Guess, seed: u64) -> Self {
-        Self { guess, predictor: Predictor::new(), rng: StdRng::seed_from_u64(seed) }
+    pub(super) fn new(guess: Guess, efforts: EffortFactors, seed: u64) -> Self {
+        Self { guess, predictor: Predictor::new(efforts), rng: StdRng::seed_from_u64(seed) }
     }
 
     /// The output to expect. Only the guesses made for study look at the true one.
@@ -85,6 +86,7 @@ impl Guesser {
 mod tests {
     use super::{Guess, Guesser};
     use crate::costing::PredictKey;
+    use crate::policy::model::EffortFactors;
     use crate::units::{Model, TenantId, Tokens};
 
     #[test]
@@ -100,14 +102,14 @@ mod tests {
     #[test]
     fn guesses_made_for_study_stay_within_their_error() {
         let key = PredictKey::plain(TenantId::from("a"), Model::from("m"));
-        let mut scaled = Guesser::new(Guess::Scaled(2.0), 1);
+        let mut scaled = Guesser::new(Guess::Scaled(2.0), EffortFactors::NEUTRAL, 1);
         assert_eq!(scaled.predict(&key, Tokens::new(100)), Tokens::new(200));
-        let mut jittered = Guesser::new(Guess::Jittered(0.5), 1);
+        let mut jittered = Guesser::new(Guess::Jittered(0.5), EffortFactors::NEUTRAL, 1);
         let guesses: Vec<u64> = (0..1_000).map(|_| jittered.predict(&key, Tokens::new(1_000)).get()).collect();
         assert!(guesses.iter().all(|guess| (500..=1_500).contains(guess)));
         let mean = guesses.iter().sum::<u64>() / 1_000;
         assert!((970..=1_030).contains(&mean), "{mean}");
-        let mut learned = Guesser::new(Guess::Learned, 1);
+        let mut learned = Guesser::new(Guess::Learned, EffortFactors::NEUTRAL, 1);
         assert_eq!(learned.predict(&key, Tokens::new(1)), learned.predict(&key, Tokens::new(9_999)));
     }
 }
