@@ -5,6 +5,8 @@
 //! arrival into that full tree, and what the queue weighs. Times are medians over batches, since the mean of a
 //! shared machine says little. No harness crate: the subject is one large state, not a small function.
 
+#![expect(clippy::print_stdout, reason = "the figures are this program's output")]
+
 use std::fs;
 use std::hint::black_box;
 use std::sync::Arc;

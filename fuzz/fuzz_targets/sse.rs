@@ -64,8 +64,11 @@ fn split_whole(stream: &[u8]) -> Vec<Piece> {
 }
 
 fn bytes_of(pieces: &[Piece]) -> Vec<u8> {
-    pieces.iter().flat_map(|piece| match piece {
-        Piece::Event { raw, .. } => raw.to_vec(),
-        Piece::Opaque(bytes) => bytes.to_vec(),
-    }).collect()
+    pieces
+        .iter()
+        .flat_map(|piece| match piece {
+            Piece::Event { raw, .. } => raw.to_vec(),
+            Piece::Opaque(bytes) => bytes.to_vec(),
+        })
+        .collect()
 }

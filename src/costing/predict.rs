@@ -9,7 +9,7 @@
 //! `mean_k = (sum_k + 3 × mean_broader) / (count_k + 3)`, in output tokens of one choice. Counts are rescaled
 //! to at most 50 a key (200 for all requests together), so old behaviour fades: beyond that a new observation
 //! weighs 1/51. Before anything is known the mean is 256. A narrowest key without any history multiplies the
-//! broader mean by its effort's factor; with history the factor is in the observations already. The
+//! broader mean by the policy's factor for its effort; with history the factor is in the observations already. The
 //! prediction never exceeds the request's own cap, and choices multiply. The cap bucket is the cap's binary
 //! order of magnitude: clients that ask for little get little, and the cap says so before the answer does.
 //!
@@ -82,7 +82,7 @@ impl Effort {
         })
     }
 
-    /// How many times the usual output to expect where there is no history.
+    /// How many times the usual output to expect where there is no history, as the policy says.
     fn factor(self, factors: &EffortFactors) -> f64 {
         let factor = match self {
             Self::Unstated => return 1.0,
@@ -162,18 +162,12 @@ pub struct Accuracy {
 /// The predictor.
 #[derive(Clone, Debug)]
 pub struct Predictor {
+    efforts: EffortFactors,
     global: Mean,
     models: Recent<Model, (Mean, Tally)>,
     tenants: Recent<(TenantId, Model), Mean>,
     narrow: Recent<NarrowKey, Mean>,
     overall: Tally,
-    effort: EffortFactors,
-}
-
-impl Default for Predictor {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 impl Predictor {
@@ -182,27 +176,21 @@ impl Predictor {
     /// The most models remembered.
     pub const MOST_MODELS: usize = 1_024;
 
-    /// One that knows nothing yet.
+    /// One that knows nothing yet but what a policy says of stated efforts.
     #[must_use]
-    pub fn new() -> Self {
-        Self::with_most_keys(Self::MOST_KEYS)
+    pub fn new(efforts: EffortFactors) -> Self {
+        Self::with_most_keys(Self::MOST_KEYS, efforts)
     }
 
-    fn with_most_keys(most: usize) -> Self {
+    fn with_most_keys(most: usize, efforts: EffortFactors) -> Self {
         Self {
+            efforts,
             global: Mean::default(),
             models: Recent::new(most.min(Self::MOST_MODELS)),
             tenants: Recent::new(most),
             narrow: Recent::new(most),
             overall: Tally::default(),
-            effort: EffortFactors::NEUTRAL,
         }
-    }
-
-    /// The same, with the policy's factors for stated efforts without history. Until told, an effort changes nothing.
-    #[must_use]
-    pub fn with_effort(self, effort: EffortFactors) -> Self {
-        Self { effort, ..self }
     }
 
     /// The output to expect, all choices together.
@@ -214,7 +202,7 @@ impl Predictor {
         let tenant = self.tenants.get(&tenant).map_or(model, |mean| mean.towards(model));
         let one = match self.narrow.get(&key.narrow()) {
             Some(mean) => mean.towards(tenant),
-            None => tenant * key.effort.factor(&self.effort),
+            None => tenant * key.effort.factor(&self.efforts),
         };
         #[expect(
             clippy::cast_possible_truncation,

@@ -47,7 +47,7 @@ mod tests {
 
     use super::Quote;
     use crate::costing::{Call, Effort, Predictor, Prompt};
-    use crate::policy::model::Selection;
+    use crate::policy::model::{EffortFactors, Selection};
     use crate::units::{Bytes, ClassIndex, Limit, Model, PoolIndex, Price, TenantId, TokenWeight, Tokens, Weight};
 
     fn quote(cap: Limit<Tokens>, choices: u32, predictor: &Predictor) -> Quote {
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_prediction_never_exceeds_the_cap_of_all_choices() {
-        let predictor = Predictor::new();
+        let predictor = Predictor::new(EffortFactors::NEUTRAL);
         let capped = quote(Limit::AtMost(Tokens::new(50)), 3, &predictor);
         assert_eq!(capped.output_cap, Limit::AtMost(Tokens::new(150)));
         assert_eq!(capped.expected.output(), Tokens::new(150));
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn what_was_learnt_under_the_quotes_key_changes_the_next_quote() {
-        let mut predictor = Predictor::new();
+        let mut predictor = Predictor::new(EffortFactors::NEUTRAL);
         let first = quote(Limit::Unlimited, 1, &predictor);
         assert_eq!((first.expected.input(), first.key.model.as_str()), (Tokens::new(100), "m"), "after aliases");
         for _ in 0..50 {

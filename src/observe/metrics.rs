@@ -124,11 +124,7 @@ impl Metrics {
                 "Requests answered by the door itself: malformed, unidentified, upstream unreachable and the like.",
                 &["reason"],
             )?,
-            settled: maker.count(
-                "tallygate_settled_total",
-                "Requests that ended after being let through.",
-                &with("outcome"),
-            )?,
+            settled: maker.count("tallygate_settled_total", "Requests let through that ended.", &with("outcome"))?,
             estimated: maker.count(
                 "tallygate_estimated_usage_total",
                 "Requests settled by estimate because the upstream reported no usage.",

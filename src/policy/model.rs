@@ -84,8 +84,6 @@ pub enum Trust {
     Listeners {
         /// The reverse proxy's listener.
         proxy: bool,
-        /// The gRPC listener.
-        grpc: bool,
     },
 }
 

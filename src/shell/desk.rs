@@ -68,7 +68,7 @@ impl Desk {
     pub(super) fn new(policy: &Arc<Policy>, engine: Engine, metrics: Metrics) -> Self {
         Self {
             engine,
-            predictor: Predictor::new().with_effort(policy.cost.effort),
+            predictor: Predictor::new(policy.cost.effort),
             ledger: Memory::new(),
             totals: Totals::default(),
             metrics,

@@ -35,8 +35,13 @@ pub struct JobId(pub u64);
 pub enum Watch {
     /// Only the first and the last.
     Ends,
-    /// From the one after this many.
-    After(Tokens),
+    /// After this many, every so many.
+    Beyond {
+        /// After how many.
+        tokens: Tokens,
+        /// How many apart. Zero reads as one.
+        every: Tokens,
+    },
     /// Every one.
     Every,
 }
@@ -405,7 +410,9 @@ impl SimEngine {
             let output = resident.output(decoded);
             let reported = match resident.job.watch {
                 Watch::Ends => false,
-                Watch::After(tokens) => output > tokens,
+                Watch::Beyond { tokens, every } => {
+                    output > tokens && output.saturating_sub(tokens).get().is_multiple_of(every.get().max(1))
+                }
                 Watch::Every => true,
             };
             reported.then_some(Progress { at, id: resident.job.id, output, finished: false })

@@ -45,7 +45,7 @@ pub enum IdentityError {
 pub fn trusts_proxy(trust: Trust, listener: std::net::IpAddr) -> bool {
     match trust {
         Trust::Loopback => listener.is_loopback(),
-        Trust::Listeners { proxy, .. } => proxy,
+        Trust::Listeners { proxy } => proxy,
     }
 }
 

@@ -171,7 +171,8 @@ impl Books {
             if view.in_flight_requests == 0 {
                 assert!(engine.head(view.pool).is_none(), "an empty pool stands still before an eligible request");
             }
-            let queued = engine.queues().iter().filter(|queue| queue.pool == view.pool).map(|queue| queue.requests).sum();
+            let queued =
+                engine.queues().iter().filter(|queue| queue.pool == view.pool).map(|queue| queue.requests).sum();
             assert!(pool.queue.pool.requests.allows(queued), "the queue is over its cap: {queued}");
         }
         self.judge_fanout(engine);

@@ -1,10 +1,13 @@
 //! A small world drawn from bytes: its policy and the operations on it.
 
+use std::sync::LazyLock;
+
 use arbitrary::Arbitrary;
 use tallygate::admission::{Ending, Input, Outcome, Reported, Request, Subject};
+use tallygate::policy::model::{Algorithm, Charge};
 use tallygate::policy::{Policy, parse};
 use tallygate::units::{
-    Bytes, ClassIndex, Instant, Limit, PoolIndex, Price, Span, TokenWeight, Tokens, Usage, Weight,
+    Bytes, ClassIndex, Instant, Limit, PoolIndex, Price, Share, Span, TokenWeight, Tokens, Usage, Weight,
 };
 
 use super::books::Books;
@@ -29,47 +32,45 @@ pub struct World {
     pub ops: Vec<Op>,
 }
 
-impl World {
-    /// Two pools and three classes, everything limited by what was drawn.
-    pub fn policy(&self) -> Policy {
-        let algorithm = ["vtc", "fcfs", "round_robin", "least_counter"][usize::from(self.algorithm % 4)];
-        let charge = ["predicted", "streamed", "completion"][usize::from(self.charge % 3)];
-        let at_least_one = |n: u8| n.max(1);
-        let text = format!(
-            "version: 1
-fairness: {{algorithm: {algorithm}, charge: {charge}}}
+/// Two pools and three classes. Parsed once: what varies is set in the model, which is quicker than text.
+static BASE: LazyLock<Policy> = LazyLock::new(|| {
+    let text = "version: 1
 classes:
-  - {{name: a, rank: 0, max_wait: {wait}s}}
-  - {{name: b, rank: 1, max_wait: {longer}s, min_share: {share}%}}
-  - {{name: c, rank: 2, max_wait: 10m}}
+  - {name: a, rank: 0}
+  - {name: b, rank: 1}
+  - {name: c, rank: 2, max_wait: 10m}
 default_class: a
 tenants:
-  - {{match: t0, weight: 3, classes: [a, b, c]}}
-  - {{match: '*', weight: 1, classes: [a, b, c]}}
+  - {match: t0, weight: 3, classes: [a, b, c]}
+  - {match: '*', weight: 1, classes: [a, b, c]}
 pools:
-  - {{name: p, models: [m], window: {window}, queue: {queue}}}
-  - {{name: q, models: ['*'], window: {{requests: 2, adapt: fixed}}}}
-fanout: {{per_session: {per_session}, per_tenant: {per_tenant}}}
-",
-            wait = at_least_one(self.max_wait_s),
-            longer = u32::from(self.max_wait_s) + 30,
-            share = self.min_share % 60,
-            window = format_args!(
-                "{{requests: {}, tokens: {}, adapt: fixed}}",
-                at_least_one(self.window_requests),
-                self.window_tokens.max(1)
-            ),
-            queue = format_args!(
-                "{{requests: {}, per_tenant_requests: {}, per_session_requests: {}}}",
-                at_least_one(self.queue_requests),
-                at_least_one(self.tenant_requests),
-                at_least_one(self.session_requests)
-            ),
-            per_session = at_least_one(self.per_session),
-            per_tenant = at_least_one(self.per_tenant),
-        );
-        parse("drawn.yaml", &text, |_| unreachable!("no keys are named"))
-            .unwrap_or_else(|mistakes| panic!("the drawn policy is not one: {mistakes}\n{text}"))
+  - {name: p, models: [m]}
+  - {name: q, models: ['*'], window: {requests: 2}}
+";
+    parse("base.yaml", text, |_| unreachable!("no keys are named")).expect("the base policy is valid")
+});
+
+impl World {
+    /// The base, limited by what was drawn.
+    pub fn policy(&self) -> Policy {
+        let mut policy = BASE.clone();
+        let algorithms = [Algorithm::Vtc, Algorithm::Fcfs, Algorithm::RoundRobin, Algorithm::LeastCounter];
+        let charges = [Charge::Predicted, Charge::Streamed, Charge::Completion];
+        let limit = |n: u8| if n == u8::MAX { Limit::Unlimited } else { Limit::AtMost(u32::from(n)) };
+        let at_least_one = |n: u8| if n == u8::MAX { Limit::Unlimited } else { Limit::AtMost(u32::from(n.max(1))) };
+        policy.fairness.algorithm = algorithms[usize::from(self.algorithm % 4)];
+        policy.fairness.charge = charges[usize::from(self.charge % 3)];
+        policy.classes[0].max_wait = Limit::AtMost(Span::from_secs(u64::from(self.max_wait_s) + 1));
+        policy.classes[1].min_share = Share::new(f64::from(self.min_share % 60) / 100.0).expect("a valid share");
+        policy.fanout.per_session = at_least_one(self.per_session);
+        policy.fanout.per_tenant = at_least_one(self.per_tenant);
+        let pool = &mut policy.pools[0];
+        pool.window.requests = at_least_one(self.window_requests);
+        pool.window.tokens = Limit::AtMost(Tokens::new(u64::from(self.window_tokens) + 1));
+        pool.queue.pool.requests = limit(self.queue_requests);
+        pool.queue.tenant.requests = limit(self.tenant_requests);
+        pool.queue.session.requests = limit(self.session_requests);
+        policy
     }
 }
 
@@ -108,9 +109,9 @@ impl Op {
                 }))
             }
             Self::Cancel { which } => books.some_request(which).map_or(Input::Tick, Input::Cancel),
-            Self::Progress { which, output } => books.some_ticket(which).map_or(Input::Tick, |ticket| {
-                Input::Progress { ticket, output: Tokens::new(output.into()) }
-            }),
+            Self::Progress { which, output } => books
+                .some_ticket(which)
+                .map_or(Input::Tick, |ticket| Input::Progress { ticket, output: Tokens::new(output.into()) }),
             Self::Settle { which, outcome, input, output, reported } => {
                 let usage = Usage::plain(Tokens::new(input.into()), Tokens::new(output.into()));
                 let usage = match reported % 3 {
@@ -122,8 +123,9 @@ impl Op {
                 let settle = |ticket| Input::Settle { ticket, ending: Ending { outcome, usage } };
                 books.some_ticket(which).map_or(Input::Tick, settle)
             }
-            Self::SettleAgain { which } => books.some_settled(which).map_or(Input::Tick, |ticket| {
-                Input::Settle { ticket, ending: Ending { outcome: Outcome::Completed, usage: Reported::Nothing } }
+            Self::SettleAgain { which } => books.some_settled(which).map_or(Input::Tick, |ticket| Input::Settle {
+                ticket,
+                ending: Ending { outcome: Outcome::Completed, usage: Reported::Nothing },
             }),
             Self::Pass { .. } => Input::Tick,
         }

@@ -284,7 +284,7 @@ fn end_everything(world: &mut World) -> Result<(), TestCaseError> {
     for event in &world.events {
         match event {
             Event::Dispatched { request, .. } | Event::Cancelled { request, .. } => {
-                *answers.entry(*request).or_default() += 1
+                *answers.entry(*request).or_default() += 1;
             }
             Event::Refused { refusal, .. } => *answers.entry(refusal.request).or_default() += 1,
             Event::Queued { .. } | Event::Charged { .. } | Event::Settled { .. } | Event::UnknownTicket { .. } => {}

@@ -17,7 +17,7 @@ fn teach(predictor: &mut Predictor, key: &PredictKey, actual: u64, times: usize)
 
 #[test]
 fn before_anything_is_known_it_says_256_within_the_cap_and_times_the_choices() {
-    let predictor = Predictor::new();
+    let predictor = Predictor::new(EffortFactors::NEUTRAL);
     assert_eq!(predictor.predict(&key("a")), Tokens::new(256));
     let capped = PredictKey { cap: Limit::AtMost(Tokens::new(100)), ..key("a") };
     assert_eq!(predictor.predict(&capped), Tokens::new(100));
@@ -29,7 +29,7 @@ fn before_anything_is_known_it_says_256_within_the_cap_and_times_the_choices() {
 
 #[test]
 fn the_mean_is_shrunk_through_every_level_exactly_as_written() {
-    let mut predictor = Predictor::new();
+    let mut predictor = Predictor::new(EffortFactors::NEUTRAL);
     teach(&mut predictor, &key("a"), 100, 1);
     let shrunk = |sum: f64, count: f64, broader: f64| (sum + 3.0 * broader) / (count + 3.0);
     let global = shrunk(100.0, 1.0, 256.0);
@@ -50,7 +50,7 @@ fn the_mean_is_shrunk_through_every_level_exactly_as_written() {
 
 #[test]
 fn each_tenant_gets_its_own_mean_and_change_is_followed() {
-    let mut predictor = Predictor::new();
+    let mut predictor = Predictor::new(EffortFactors::NEUTRAL);
     teach(&mut predictor, &key("short"), 20, 60);
     teach(&mut predictor, &key("long"), 900, 60);
     assert!(predictor.predict(&key("short")) < Tokens::new(60));
@@ -60,10 +60,11 @@ fn each_tenant_gets_its_own_mean_and_change_is_followed() {
 }
 
 #[test]
-fn effort_multiplies_until_there_is_history() {
-    let factor = |value| TokenWeight::new(value).expect("a valid factor");
-    let factors = EffortFactors { none: factor(0.3), high: factor(2.0), ..EffortFactors::NEUTRAL };
-    let mut predictor = Predictor::new().with_effort(factors);
+fn effort_multiplies_by_the_policys_factor_until_there_is_history() {
+    let factor = |value| TokenWeight::new(value).expect("valid");
+    let efforts = EffortFactors { none: factor(0.3), high: factor(2.0), ..EffortFactors::NEUTRAL };
+    let mut predictor = Predictor::new(efforts);
+    assert_eq!(predictor.predict(&PredictKey { effort: Effort::Max, ..key("a") }), Tokens::new(256));
     let high = PredictKey { effort: Effort::High, ..key("a") };
     let none = PredictKey { effort: Effort::None, ..key("a") };
     assert_eq!(predictor.predict(&high), Tokens::new(512));
@@ -83,7 +84,7 @@ fn names_in_the_providers_apis_are_known() {
 
 #[test]
 fn ever_new_tenants_do_not_grow_it_and_fall_back_when_forgotten() {
-    let mut predictor = Predictor::with_most_keys(10);
+    let mut predictor = Predictor::with_most_keys(10, EffortFactors::NEUTRAL);
     teach(&mut predictor, &key("old"), 5_000, 1);
     let known = predictor.predict(&key("old"));
     for stranger in 0..1_000 {
@@ -97,7 +98,7 @@ fn ever_new_tenants_do_not_grow_it_and_fall_back_when_forgotten() {
 #[test]
 fn equal_histories_give_equal_predictions_and_its_error_is_reported() {
     let run = || {
-        let mut predictor = Predictor::new();
+        let mut predictor = Predictor::new(EffortFactors::NEUTRAL);
         for step in 0..500_u64 {
             let key = key(["a", "b", "c"][usize::try_from(step % 3).expect("small")]);
             let predicted = predictor.predict(&key);

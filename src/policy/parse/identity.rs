@@ -64,7 +64,7 @@ impl Checks<'_> {
             let pointer = format!("/identity/tenant/{index}/header");
             self.mistake(&pointer, "is never believed: `trust` names no listener");
         }
-        Trust::Listeners { proxy: listeners.contains(&form::Listener::Proxy), grpc: false }
+        Trust::Listeners { proxy: listeners.contains(&form::Listener::Proxy) }
     }
 
     fn tenant_source(

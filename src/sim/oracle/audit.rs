@@ -40,7 +40,7 @@ pub fn audit(facts: &[Fact], rules: &Rules) -> Findings {
         rules,
         requests: HashMap::new(),
         pools: BTreeMap::new(),
-        tenants: HashMap::new(),
+        flights: Flights::default(),
         found: Findings::default(),
     };
     let mut now = Instant::EPOCH;
@@ -72,12 +72,8 @@ enum Stage {
     Gone,
 }
 
-/// A tenant's doings in one session of one pool and class.
-#[derive(Default)]
-struct Lane {
-    waiting: BTreeMap<RequestId, Tokens>,
-    in_flight: u32,
-}
+/// What waits of one session in one pool and class.
+type Lane = BTreeMap<RequestId, Tokens>;
 
 struct Competitor {
     rival: usize,
@@ -100,12 +96,50 @@ struct PoolState {
     dearest_output: VirtualTokens,
 }
 
+/// Requests in flight, over all pools and classes, which is what the caps on fan-out are about.
+#[derive(Default)]
+struct Flights {
+    tenants: HashMap<TenantId, u32>,
+    sessions: HashMap<(TenantId, SessionId), u32>,
+}
+
+impl Flights {
+    /// One more (+1) or one less (-1); says how many of the tenant and of the session there are then.
+    fn count(&mut self, party: &Party, by: i32) -> (u32, u32) {
+        let of_tenant = self.tenants.entry(party.tenant.clone()).or_default();
+        *of_tenant = of_tenant.saturating_add_signed(by);
+        let Some(session) = &party.session else { return (*of_tenant, 0) };
+        let of_session = self.sessions.entry((party.tenant.clone(), session.clone())).or_default();
+        *of_session = of_session.saturating_add_signed(by);
+        (*of_tenant, *of_session)
+    }
+
+    fn tenant_has_room(&self, tenant: &TenantId, rules: &Rules) -> bool {
+        rules.per_tenant.allows(self.tenants.get(tenant).copied().unwrap_or_default() + 1)
+    }
+
+    fn session_has_room(&self, tenant: &TenantId, session: Option<&SessionId>, rules: &Rules) -> bool {
+        let Some(session) = session else { return true };
+        let in_flight = self.sessions.get(&(tenant.clone(), session.clone())).copied().unwrap_or_default();
+        rules.per_session.allows(in_flight + 1)
+    }
+
+    /// The lanes of a tenant of which a request could go, were there room in the pool.
+    fn eligible<'a>(&self, name: &TenantId, of: &'a Competitor, rules: &Rules) -> Vec<&'a Lane> {
+        if !self.tenant_has_room(name, rules) {
+            return Vec::new();
+        }
+        let sessions = of.sessions.iter().filter(|(_, lane)| !lane.is_empty());
+        let free = sessions.filter(|(session, _)| self.session_has_room(name, session.as_ref(), rules));
+        free.map(|(_, lane)| lane).collect()
+    }
+}
+
 struct Audit<'a> {
     rules: &'a Rules,
     requests: HashMap<RequestId, Life>,
     pools: BTreeMap<PoolIndex, PoolState>,
-    /// Requests in flight per tenant, over all pools and classes.
-    tenants: HashMap<TenantId, u32>,
+    flights: Flights,
     found: Findings,
 }
 
@@ -137,7 +171,7 @@ impl Audit<'_> {
                 let rival = class.competitors[&party.tenant].rival;
                 class.pairs.serve(fact.at, rival, service);
             }
-            What::Left => self.lane(&party, |lane| _ = lane.waiting.remove(&fact.request)),
+            What::Left => self.lane(&party, |lane| _ = lane.remove(&fact.request)),
             What::Dispatched => {
                 life.held = size;
                 let (input, output) = (life.input_cost, life.output_price);
@@ -160,7 +194,7 @@ impl Audit<'_> {
         if self.requests.insert(fact.request, life).is_some() {
             self.wrong(format!("{:?} {}: joined twice", fact.at, fact.request));
         }
-        self.lane(&party, |lane| _ = lane.waiting.insert(fact.request, size));
+        self.lane(&party, |lane| _ = lane.insert(fact.request, size));
         self.refresh(fact.at, &party.tenant);
     }
 
@@ -179,24 +213,19 @@ impl Audit<'_> {
         }
     }
 
-    /// A request enters (+1) or leaves (−1) the engine.
+    /// A request enters (+1) or leaves (-1) the engine.
     fn flight(&mut self, party: &Party, request: RequestId, by: i32) {
-        let mut of_session = 0;
-        self.lane(party, |lane| {
-            lane.waiting.remove(&request);
-            lane.in_flight = lane.in_flight.saturating_add_signed(by);
-            of_session = lane.in_flight;
-        });
+        self.lane(party, |lane| _ = lane.remove(&request));
         let pool = self.pools.entry(party.pool).or_default();
         pool.in_flight = pool.in_flight.saturating_add_signed(by);
-        let of_tenant = self.tenants.entry(party.tenant.clone()).or_default();
-        *of_tenant = of_tenant.saturating_add_signed(by);
-        let of_tenant = *of_tenant;
-        if by > 0 && !self.rules.per_tenant.allows(of_tenant) {
-            self.wrong(format!("{request}: {} has {of_tenant} requests in flight, over its cap", party.tenant));
-        }
-        if party.session.is_some() {
-            self.found.most_of_a_session = self.found.most_of_a_session.max(of_session);
+        let (of_tenant, of_session) = self.flights.count(party, by);
+        self.found.most_of_a_session = self.found.most_of_a_session.max(of_session);
+        let over = !self.rules.per_tenant.allows(of_tenant) || !self.rules.per_session.allows(of_session);
+        if by > 0 && over {
+            let (tenant, session) = (&party.tenant, &party.session);
+            self.wrong(format!(
+                "{request}: {tenant} has {of_tenant} requests in flight, {of_session} of {session:?}, over its cap"
+            ));
         }
     }
 
@@ -208,18 +237,12 @@ impl Audit<'_> {
 
     /// Reckons anew where a tenant is eligible: a cap over all pools and classes may have changed everywhere.
     fn refresh(&mut self, at: Instant, tenant: &TenantId) {
-        let room = self.tenant_has_room(tenant);
-        let caps = &self.rules.per_session;
         for class in self.pools.values_mut().flat_map(|pool| pool.classes.values_mut()) {
             if let Some(competitor) = class.competitors.get(tenant) {
-                let eligible = room && competitor.sessions.iter().any(|(name, lane)| lane.is_eligible(name, caps));
+                let eligible = !self.flights.eligible(tenant, competitor, self.rules).is_empty();
                 class.pairs.set_eligible(at, competitor.rival, eligible);
             }
         }
-    }
-
-    fn tenant_has_room(&self, tenant: &TenantId) -> bool {
-        self.rules.per_tenant.allows(self.tenants.get(tenant).copied().unwrap_or_default() + 1)
     }
 
     /// Complains of every pool that has room for whatever is eligible in it, and lets it wait.
@@ -228,15 +251,9 @@ impl Audit<'_> {
         let mut wrong = Vec::new();
         for (index, pool) in &self.pools {
             let (requests, tokens) = windows[index.index()];
-            let largest = pool
-                .classes
-                .values()
-                .flat_map(|class| &class.competitors)
-                .filter(|(tenant, _)| self.tenant_has_room(tenant))
-                .flat_map(|(_, competitor)| &competitor.sessions)
-                .filter(|(name, lane)| lane.is_eligible(name, &self.rules.per_session))
-                .flat_map(|(_, lane)| lane.waiting.values())
-                .max();
+            let competitors = pool.classes.values().flat_map(|class| &class.competitors);
+            let lanes = competitors.flat_map(|(name, of)| self.flights.eligible(name, of, self.rules));
+            let largest = lanes.flat_map(BTreeMap::values).max();
             let Some(largest) = largest else { continue };
             let room = requests.allows(pool.in_flight + 1) && tokens.allows(pool.in_flight_tokens + *largest);
             // A window of no requests at all is a pool that is closed.
@@ -284,12 +301,6 @@ impl Audit<'_> {
         if self.found.wrong.len() < MOST {
             self.found.wrong.push(what);
         }
-    }
-}
-
-impl Lane {
-    fn is_eligible(&self, name: &Option<SessionId>, per_session: &Limit<u32>) -> bool {
-        !self.waiting.is_empty() && (name.is_none() || per_session.allows(self.in_flight + 1))
     }
 }
 

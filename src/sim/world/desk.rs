@@ -22,6 +22,9 @@ use crate::sim::engine::{Job, JobId, Progress, Watch};
 use crate::sim::oracle::{Booking, Fact, Party, What};
 use crate::sim::record::{Outcome, Record};
 
+/// Output tokens beyond the prediction from one report of progress to the next, where progress moves nothing but
+/// that excess: a door sees an answer in chunks, and a run of a million requests need not be told of every token.
+const CHUNK: Tokens = Tokens::new(10);
 /// The most faults written down.
 const MOST_FAULTS: usize = 100;
 
@@ -121,12 +124,16 @@ impl<'a> Desk<'a> {
     /// The request as the engine sees it.
     pub(super) fn job(&self, index: usize) -> Job {
         let demand = &self.demands[index];
-        let predicted = self.records[index].predicted.unwrap_or_default();
-        let every = self.keep == Keep::Log || self.policy.fairness.charge == Charge::Streamed;
         let watch = match demand.fate {
             Fate::FailsAfter(_) => Watch::Every,
-            Fate::Patient | Fate::LeavesAfter(_) if every => Watch::Every,
-            Fate::Patient | Fate::LeavesAfter(_) => Watch::After(predicted),
+            Fate::Patient | Fate::LeavesAfter(_) if self.keep == Keep::Log => Watch::Every,
+            Fate::Patient | Fate::LeavesAfter(_) => match self.policy.fairness.charge {
+                Charge::Streamed => Watch::Every,
+                Charge::Predicted | Charge::Completion => {
+                    let tokens = self.records[index].predicted.unwrap_or_default();
+                    Watch::Beyond { tokens, every: CHUNK }
+                }
+            },
         };
         let output = demand.produced();
         Job { id: job_id(index), input: demand.input, cached: demand.cached, output, watch }

@@ -52,8 +52,8 @@ pub(super) struct Guesser {
 }
 
 impl Guesser {
-    pub(super) fn new(guess: Guess, effort: EffortFactors, seed: u64) -> Self {
-        Self { guess, predictor: Predictor::new().with_effort(effort), rng: StdRng::seed_from_u64(seed) }
+    pub(super) fn new(guess: Guess, efforts: EffortFactors, seed: u64) -> Self {
+        Self { guess, predictor: Predictor::new(efforts), rng: StdRng::seed_from_u64(seed) }
     }
 
     /// The output to expect. Only the guesses made for study look at the true one.
