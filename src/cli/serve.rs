@@ -10,9 +10,10 @@ use clap::Args;
 
 use crate::app::App;
 use crate::cli::Outcome;
-use crate::settings::{ADMIN_TOKEN, Door, LedgerKind, Secret, Settings, UPSTREAM_KEY};
+use crate::settings::{ADMIN_TOKEN, LedgerKind, Secret, Settings, UPSTREAM_KEY};
 use crate::shell;
 use crate::units::Span;
+use crate::wire::proxy;
 
 /// Run the gateway: a reverse proxy for OpenAI chat completions that shares its upstream fairly.
 ///
@@ -70,11 +71,11 @@ impl Serve {
         let upstream_key = secret(UPSTREAM_KEY)?
             .map(|key| key.bearer().map_err(|error| anyhow!("{UPSTREAM_KEY}: {error}")))
             .transpose()?;
-        let door = Door {
+        let door = proxy::Settings {
             begin_within: Span::from(self.first_byte_timeout),
             idle_most: Span::from(self.idle_timeout),
             upstream_key,
-            ..Door::default()
+            ..proxy::Settings::default()
         };
         Ok(Settings {
             policy: self.policy,

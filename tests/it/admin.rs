@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 use tallygate::app::App;
-use tallygate::settings::{Door, LedgerKind, Secret, Settings};
+use tallygate::settings::{LedgerKind, Secret, Settings};
 use tallygate::units::Span;
+use tallygate::wire::proxy;
 
 use crate::door::{Client, usual};
 
@@ -96,7 +97,7 @@ fn settings(admin: &str, token: Option<&str>) -> Settings {
         admin: admin.parse().expect("an address"),
         demo: false,
         grace: Span::from_secs(1),
-        door: Door::default(),
+        door: proxy::Settings::default(),
         admin_token: token.map(|text| Secret::new(text.into()).expect("not empty")),
     }
 }

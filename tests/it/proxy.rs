@@ -2,8 +2,8 @@
 //! the books balance to the last millionth.
 
 use serde_json::{Value, json};
-use tallygate::settings::Door;
 use tallygate::units::{Bytes, Span, VirtualTokens};
+use tallygate::wire::proxy;
 
 use crate::door::{Exchange, Gateway, Setup, Upstream, once, usual};
 
@@ -251,7 +251,7 @@ async fn an_error_in_a_stream_is_a_failure() {
 #[tokio::test]
 async fn an_upstream_that_does_not_begin_is_our_504() {
     let mut upstream = Upstream::start().await;
-    let door = Door { begin_within: Span::from_millis(50), ..Door::default() };
+    let door = proxy::Settings { begin_within: Span::from_millis(50), ..proxy::Settings::default() };
     let gateway = Setup { door, ..Setup::default() }.start(&upstream.url()).await;
     let mut client = gateway.client().await;
     client.chat("", &chat(true)).await;
@@ -265,7 +265,7 @@ async fn an_upstream_that_does_not_begin_is_our_504() {
 #[tokio::test]
 async fn an_upstream_that_falls_silent_is_cut_off() {
     let mut upstream = Upstream::start().await;
-    let door = Door { idle_most: Span::from_millis(200), ..Door::default() };
+    let door = proxy::Settings { idle_most: Span::from_millis(200), ..proxy::Settings::default() };
     let gateway = Setup { door, ..Setup::default() }.start(&upstream.url()).await;
     let (mut client, exchange) = streaming(&gateway, &mut upstream).await;
     assert!(!client.answer().await.whole);
@@ -307,7 +307,7 @@ async fn what_is_not_dispatched_by_its_deadline_expires() {
 async fn what_cannot_be_served_is_told_so() {
     let upstream = Upstream::start().await;
     let policy = "pools: [{name: chat, models: ['served'], window: {requests: 1}, max_request_tokens: 100}]";
-    let door = Door { body_most: Bytes::new(5_000), ..Door::default() };
+    let door = proxy::Settings { body_most: Bytes::new(5_000), ..proxy::Settings::default() };
     let gateway = Setup { door, ..Setup::policy(policy) }.start(&upstream.url()).await;
     let served = |name: &str, value: Value| {
         let mut body = json!({"model": "served", "messages": [{"role": "user", "content": "hello"}]});
@@ -348,7 +348,7 @@ async fn what_cannot_be_served_is_told_so() {
 #[tokio::test]
 async fn a_body_without_a_length_is_bounded_too() {
     let upstream = Upstream::start().await;
-    let door = Door { body_most: Bytes::new(1_000), ..Door::default() };
+    let door = proxy::Settings { body_most: Bytes::new(1_000), ..proxy::Settings::default() };
     let gateway = Setup { door, ..Setup::default() }.start(&upstream.url()).await;
     let mut client = gateway.client().await;
     client.send(b"POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\ntransfer-encoding: chunked\r\n\r\n").await;
@@ -424,7 +424,7 @@ async fn a_key_of_ours_names_the_tenant_and_stays_here() {
     let mut upstream = Upstream::start().await;
     let policy = "identity: {tenant: [{api_key: keys.yaml}]}\npools: [{name: chat, models: ['*']}]";
     let upstream_key = Some(http::HeaderValue::from_static("Bearer sk-upstream"));
-    let door = Door { upstream_key, ..Door::default() };
+    let door = proxy::Settings { upstream_key, ..proxy::Settings::default() };
     let gateway = Setup { door, files: vec![keys()], ..Setup::policy(policy) }.start(&upstream.url()).await;
 
     for (headers, words) in [("", "send an API key"), ("authorization: Bearer sk-wrong\r\n", "not known")] {
@@ -467,4 +467,32 @@ async fn stopping_finishes_what_runs_and_refuses_what_comes() {
     assert!(client.answer().await.whole, "finished");
     crate::door::within("the end", stopping).await.expect("it stops");
     assert_eq!(gate.look(|seen| seen.ledger.total().live()), Ok(VirtualTokens::ZERO));
+}
+
+#[tokio::test]
+async fn bodies_share_one_bound_of_memory() {
+    let mut upstream = Upstream::start().await;
+    let (most, within) = (Bytes::new(4_096), Span::from_millis(100));
+    let door =
+        proxy::Settings { body_most: most, bodies_most: most, body_within: within, ..proxy::Settings::default() };
+    let gateway = Setup { door, ..Setup::default() }.start(&upstream.url()).await;
+    let padded = |length: usize| {
+        let mut body = chat(true);
+        body["padding"] = json!("x".repeat(length));
+        body
+    };
+    let mut first = gateway.client().await;
+    first.chat("", &padded(3_000)).await;
+    let mut exchange = upstream.next().await;
+    let mut second = gateway.client().await;
+    second.chat("", &padded(3_000)).await;
+    let answer = second.answer().await;
+    let message = answer.refusal(429, "queue_full");
+    assert!(message.contains("memory") && !answer.header("retry-after").is_empty(), "{message}");
+    // The upstream has answered, so the first body is not needed any more.
+    exchange.begin().await;
+    first.read_until("\r\n\r\n").await;
+    let mut third = gateway.client().await;
+    third.chat("x-tallygate-deadline-ms: 20\r\n", &padded(3_000)).await;
+    third.answer().await.refusal(429, "expired");
 }
