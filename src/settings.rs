@@ -4,8 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::units::Span;
-use crate::wire::proxy;
+use crate::units::{Bytes, Span};
 
 /// The environment variable with the key shown to upstreams.
 pub const UPSTREAM_KEY: &str = "TALLYGATE_UPSTREAM_KEY";
@@ -30,9 +29,39 @@ pub struct Settings {
     /// How long shutting down waits for what is queued and what runs.
     pub grace: Span,
     /// What the proxy is told beside the policy.
-    pub door: proxy::Settings,
+    pub door: Door,
     /// The admin API's token.
     pub admin_token: Option<Secret>,
+}
+
+/// What a door is told beside the policy.
+#[derive(Clone, Debug)]
+pub struct Door {
+    /// The largest body that is read.
+    pub body_most: Bytes,
+    /// The memory that the bodies of all requests together may take.
+    pub bodies_most: Bytes,
+    /// How long a client may take to send its body.
+    pub body_within: Span,
+    /// How long the upstream may take to begin its answer.
+    pub begin_within: Span,
+    /// How long the upstream may say nothing in the middle of its answer.
+    pub idle_most: Span,
+    /// The key shown to the upstream in place of the client's.
+    pub upstream_key: Option<http::HeaderValue>,
+}
+
+impl Default for Door {
+    fn default() -> Self {
+        Self {
+            body_most: Bytes::new(32 * 1024 * 1024),
+            bodies_most: Bytes::new(1024 * 1024 * 1024),
+            body_within: Span::from_secs(60),
+            begin_within: Span::from_secs(600),
+            idle_most: Span::from_secs(300),
+            upstream_key: None,
+        }
+    }
 }
 
 /// Where the books are kept.

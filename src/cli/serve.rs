@@ -10,10 +10,9 @@ use clap::Args;
 
 use crate::app::App;
 use crate::cli::Outcome;
-use crate::settings::{ADMIN_TOKEN, LedgerKind, Secret, Settings, UPSTREAM_KEY};
+use crate::settings::{ADMIN_TOKEN, Door, LedgerKind, Secret, Settings, UPSTREAM_KEY};
 use crate::shell;
 use crate::units::Span;
-use crate::wire::proxy;
 
 /// Run the gateway: a reverse proxy for OpenAI chat completions that shares its upstream fairly.
 ///
@@ -71,11 +70,11 @@ impl Serve {
         let upstream_key = secret(UPSTREAM_KEY)?
             .map(|key| key.bearer().map_err(|error| anyhow!("{UPSTREAM_KEY}: {error}")))
             .transpose()?;
-        let door = proxy::Settings {
+        let door = Door {
             begin_within: Span::from(self.first_byte_timeout),
             idle_most: Span::from(self.idle_timeout),
             upstream_key,
-            ..proxy::Settings::default()
+            ..Door::default()
         };
         Ok(Settings {
             policy: self.policy,

@@ -2,9 +2,8 @@
 
 use serde_json::{Value, json};
 use tallygate::app::App;
-use tallygate::settings::{LedgerKind, Secret, Settings};
+use tallygate::settings::{Door, LedgerKind, Secret, Settings};
 use tallygate::units::Span;
-use tallygate::wire::proxy;
 
 use crate::door::{Client, usual};
 
@@ -97,7 +96,7 @@ fn settings(admin: &str, token: Option<&str>) -> Settings {
         admin: admin.parse().expect("an address"),
         demo: false,
         grace: Span::from_secs(1),
-        door: proxy::Settings::default(),
+        door: Door::default(),
         admin_token: token.map(|text| Secret::new(text.into()).expect("not empty")),
     }
 }

@@ -13,10 +13,10 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::settings::Door;
 use crate::units::{self, Span};
 
 use super::super::answer::Refused;
-use super::Settings;
 
 /// How many times the bound is read and thrown away before an answer, so that a client that sends without listening
 /// gets to see it.
@@ -41,7 +41,7 @@ pub(super) struct Held {
 }
 
 impl Bodies {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(settings: &Door) -> Self {
         let pieces = settings.bodies_most.get().max(settings.body_most.get()).div_ceil(PIECE);
         let pieces = usize::try_from(pieces).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         Self { pieces: Arc::new(Semaphore::new(pieces)), most: settings.body_most, within: settings.body_within }

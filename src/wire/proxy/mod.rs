@@ -25,8 +25,9 @@ use http_body::Body as _;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 
+use crate::settings::Door;
 use crate::shell::Gate;
-use crate::units::{self, DecisionId, PoolIndex, Span};
+use crate::units::{DecisionId, PoolIndex, Span};
 
 use super::answer::Refused;
 use super::guard;
@@ -38,42 +39,12 @@ pub use upstream::{Upstream, UpstreamError};
 /// The one path that is metered.
 const CHAT_COMPLETIONS: &str = "/v1/chat/completions";
 
-/// What the proxy is told beside the policy.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The largest body that is read.
-    pub body_most: units::Bytes,
-    /// The memory that the bodies of all requests together may take.
-    pub bodies_most: units::Bytes,
-    /// How long a client may take to send its body.
-    pub body_within: Span,
-    /// How long the upstream may take to begin its answer.
-    pub begin_within: Span,
-    /// How long the upstream may say nothing in the middle of its answer.
-    pub idle_most: Span,
-    /// The key shown to the upstream in place of the client's.
-    pub upstream_key: Option<http::HeaderValue>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            body_most: units::Bytes::new(32 * 1024 * 1024),
-            bodies_most: units::Bytes::new(1024 * 1024 * 1024),
-            body_within: Span::from_secs(60),
-            begin_within: Span::from_secs(600),
-            idle_most: Span::from_secs(300),
-            upstream_key: None,
-        }
-    }
-}
-
 /// The reverse proxy.
 #[derive(Debug)]
 pub struct Proxy {
     gate: Gate,
     upstream: Upstream,
-    settings: Settings,
+    settings: Door,
     bodies: body::Bodies,
     trusted: bool,
 }
@@ -81,7 +52,7 @@ pub struct Proxy {
 impl Proxy {
     /// A proxy that listens at an address. The address decides whether its headers may name the tenant.
     #[must_use]
-    pub fn new(gate: Gate, upstream: Upstream, settings: Settings, listener: IpAddr) -> Arc<Self> {
+    pub fn new(gate: Gate, upstream: Upstream, settings: Door, listener: IpAddr) -> Arc<Self> {
         let trusted = trusts_proxy(gate.policy().identity.trust, listener);
         let bodies = body::Bodies::new(&settings);
         Arc::new(Self { gate, upstream, settings, bodies, trusted })

@@ -8,10 +8,9 @@ use std::path::PathBuf;
 
 use tallygate::app::App;
 use tallygate::ledger::Balance;
-use tallygate::settings::{LedgerKind, Settings};
+use tallygate::settings::{Door, LedgerKind, Settings};
 use tallygate::shell::{Gate, Seen};
 use tallygate::units::{Span, VirtualTokens};
-use tallygate::wire::proxy;
 
 pub(crate) use client::Client;
 pub(crate) use upstream::{Exchange, Upstream};
@@ -25,7 +24,7 @@ pub(crate) struct Gateway {
 /// How a gateway under test differs from the usual one: a window of one request in front of the scripted upstream.
 pub(crate) struct Setup {
     pub(crate) policy: String,
-    pub(crate) door: proxy::Settings,
+    pub(crate) door: Door,
     pub(crate) files: Vec<(&'static str, String)>,
     pub(crate) demo: bool,
 }
@@ -40,7 +39,7 @@ impl Setup {
     /// With this policy.
     pub(crate) fn policy(text: &str) -> Self {
         let policy = format!("version: 1\n{text}\n");
-        Self { policy, door: proxy::Settings::default(), files: Vec::new(), demo: false }
+        Self { policy, door: Door::default(), files: Vec::new(), demo: false }
     }
 
     /// Starts it in front of an upstream.
