@@ -2,7 +2,7 @@
 //!
 //! What is real here: the policy, the predictor, the core and the books are the code that serves production
 //! traffic. What is made up: the clients (a trace or generators), the engine ([`SimEngine`]) and the network,
-//! which takes no time. The gateway's side ([`Desk`]) does exactly what a door does and is told nothing a door
+//! which takes no time. The gateway's side (`Desk`) does exactly what a door does and is told nothing a door
 //! would not be told; in particular the length of an answer reaches it only as it is produced.
 //!
 //! One step of the loop goes to the next moment at which anything happens, and there, in this order: engine
