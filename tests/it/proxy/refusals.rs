@@ -205,3 +205,21 @@ fn keys() -> (&'static str, String) {
     });
     ("keys.yaml", format!("keys: [{{sha256: {hex}, tenant: acme}}]\n"))
 }
+
+#[tokio::test]
+async fn a_broken_core_lets_nothing_through_and_says_so_to_probes() {
+    let (gateway, mut upstream) = usual().await;
+    let gate = gateway.gate().clone();
+    let fault = tokio::task::spawn_blocking(move || gate.look(|_| panic!("on purpose")).unwrap_or(()));
+    assert!(fault.await.is_err());
+    let mut client = gateway.client().await;
+    client.chat("", &chat(true)).await;
+    let message = client.answer().await.refusal(500, "internal");
+    assert!(message.contains("it was not sent on"), "{message}");
+    assert!(upstream.is_untouched());
+    let mut admin = gateway.admin().await;
+    assert_eq!(admin.get("/healthz", "").await.status, 500);
+    assert_eq!(admin.get("/readyz", "").await.status, 503);
+    assert_eq!(admin.get("/v1/tenants", "").await.status, 503);
+    assert!(admin.get("/metrics", "").await.body.contains("tallygate_rejected_total{reason=\"internal\"} 1"));
+}
