@@ -54,6 +54,8 @@ pub enum Refused {
         /// The most that is read.
         most: Bytes,
     },
+    /// The bodies of other requests take all the memory there is for them.
+    NoMemory,
     /// No pool serves the model.
     ModelNotFound(String),
     /// Something that does not exist here.
@@ -86,6 +88,7 @@ impl Refused {
             Self::Unidentified(_) => "unidentified",
             Self::Malformed(_) => "malformed",
             Self::BodyTooLarge { .. } => "too_large",
+            Self::NoMemory => "queue_full",
             Self::ModelNotFound(_) => "model_not_found",
             Self::Unsupported(_) => "unsupported",
             Self::UpstreamUnreachable(_) => "upstream_unreachable",
@@ -106,6 +109,7 @@ impl Refused {
             Self::Unidentified(_) => StatusCode::UNAUTHORIZED,
             Self::Malformed(_) | Self::Unsupported(_) => StatusCode::BAD_REQUEST,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::NoMemory => StatusCode::TOO_MANY_REQUESTS,
             Self::ModelNotFound(_) => StatusCode::NOT_FOUND,
             Self::UpstreamUnreachable(_) => StatusCode::BAD_GATEWAY,
             Self::UpstreamTimedOut(_) => StatusCode::GATEWAY_TIMEOUT,
@@ -122,6 +126,7 @@ impl Refused {
             | Self::UpstreamUnreachable(what)
             | Self::UpstreamTimedOut(what) => what.clone(),
             Self::BodyTooLarge { most } => format!("the body is larger than the {} bytes that are read", most.get()),
+            Self::NoMemory => "the requests already here take all the memory there is for bodies".into(),
             Self::ModelNotFound(model) => format!("no pool serves the model {model:?}"),
             Self::Internal => "the gateway failed to handle this request; it was not sent on".into(),
         }
@@ -134,6 +139,7 @@ impl Refused {
                 Retry::Unknown => Wait::Guessed(guess(decision)),
                 Retry::Never => Wait::Unsaid,
             },
+            Self::NoMemory => Wait::Guessed(guess(decision)),
             _ => Wait::Unsaid,
         }
     }
@@ -277,6 +283,7 @@ mod tests {
             (Refused::Unidentified("x".into()), 401, "unidentified", "authentication_error"),
             (Refused::Malformed("x".into()), 400, "malformed", "invalid_request_error"),
             (Refused::BodyTooLarge { most: Bytes::new(5) }, 413, "too_large", "invalid_request_error"),
+            (Refused::NoMemory, 429, "queue_full", "rate_limit_error"),
             (Refused::ModelNotFound("x".into()), 404, "model_not_found", "invalid_request_error"),
             (Refused::Unsupported("x".into()), 400, "unsupported", "invalid_request_error"),
             (Refused::UpstreamUnreachable("x".into()), 502, "upstream_unreachable", "server_error"),

@@ -21,7 +21,7 @@ use super::super::dialect::{AnswerForm, Dialect, Parsed, Unreadable};
 use super::super::identity::identify;
 use super::super::server::Body;
 use super::observed::{self, Watch};
-use super::{Proxy, UpstreamError, body, headers, patience};
+use super::{Proxy, UpstreamError, headers, patience};
 
 /// Bodies up to this size are read where they are; larger ones on a thread that may take its time.
 const READ_IN_PLACE: usize = 64 * 1024;
@@ -46,12 +46,11 @@ impl Proxy {
         let identified = identify(&self.gate.policy().identity, self.trusted, &head.headers).map_err(super::refused)?;
         let patience = patience::read(&head.headers)?;
         refuse_encoded(&head.headers)?;
-        let bytes = body::read(incoming, self.settings.body_most, self.settings.body_within).await?;
-        let reading = self.read(dialect, &identified.caller, bytes.clone()).await?;
+        let held = self.bodies.read(incoming).await?;
+        let reading = self.read(dialect, &identified.caller, held.bytes.clone()).await?;
         let Reading { parsed, selection, encoding, input } = reading;
 
-        let onward_body = parsed.forward(&bytes, selection.model.as_str());
-        drop(bytes);
+        let onward_body = parsed.forward(&held.bytes, selection.model.as_str());
         let pool = selection.pool;
         let form = parsed.answer;
         let ask = Ask { decision, arrived, call: parsed.call, input, caller: identified.caller, selection, patience };

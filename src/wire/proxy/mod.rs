@@ -46,6 +46,7 @@ pub struct Proxy {
     gate: Gate,
     upstream: Upstream,
     settings: Door,
+    bodies: body::Bodies,
     trusted: bool,
 }
 
@@ -54,7 +55,8 @@ impl Proxy {
     #[must_use]
     pub fn new(gate: Gate, upstream: Upstream, settings: Door, listener: IpAddr) -> Arc<Self> {
         let trusted = trusts_proxy(gate.policy().identity.trust, listener);
-        Arc::new(Self { gate, upstream, settings, trusted })
+        let bodies = body::Bodies::new(&settings);
+        Arc::new(Self { gate, upstream, settings, bodies, trusted })
     }
 
     /// Answers a request. Never fails: a fault of ours is an answer too.
@@ -97,9 +99,9 @@ impl Proxy {
     async fn unmetered(&self, decision: DecisionId, request: Request<Incoming>) -> Result<Response<Body>, Refused> {
         let identified = identify(&self.gate.policy().identity, self.trusted, request.headers()).map_err(refused)?;
         let (head, incoming) = request.into_parts();
-        let body = body::read(incoming, self.settings.body_most, self.settings.body_within).await?;
-        let (pool, body) = match Named::read(&body) {
-            None => (PoolIndex::new(0), body),
+        let held = self.bodies.read(incoming).await?;
+        let (pool, body) = match Named::read(&held.bytes) {
+            None => (PoolIndex::new(0), held.bytes.clone()),
             Some(named) => {
                 let caller = &identified.caller;
                 let selection = self
@@ -107,7 +109,7 @@ impl Proxy {
                     .policy()
                     .select(&caller.tenant, caller.wished_class.as_deref(), &named.model)
                     .ok_or_else(|| Refused::ModelNotFound(named.model.clone()))?;
-                (selection.pool, named.forward(&body, selection.model.as_str()))
+                (selection.pool, named.forward(&held.bytes, selection.model.as_str()))
             }
         };
         let onward = self.onward(pool, &head, identified.by_key, body);
