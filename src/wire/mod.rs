@@ -9,6 +9,7 @@ pub mod answer;
 pub mod dialect;
 mod guard;
 pub mod identity;
+pub mod paths;
 pub mod proxy;
 pub mod server;
 

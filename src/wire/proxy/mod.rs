@@ -1,8 +1,9 @@
-//! The reverse proxy: a door that stands between OpenAI clients and an upstream.
+//! The reverse proxy: a door that stands between clients and an upstream.
 //!
-//! `POST /v1/chat/completions` is metered: identified, read, quoted, admitted, sent on, watched to the last byte and
-//! settled. A request without a body (`GET /v1/models`) passes unmetered, but not unidentified. Everything else is
-//! refused by name, since what is not read cannot be charged.
+//! A request in one of the dialects is metered: identified, read, quoted, admitted, sent on, watched to the last byte
+//! and settled. A request without a body (`GET /v1/models`) and one that only counts tokens pass unmetered, but not
+//! unidentified. Everything else does as the policy's `unmetered` says, and is refused by name unless it says
+//! otherwise, since what is not read cannot be charged.
 //!
 //! Whatever becomes of a request, it is settled once. A client that leaves is noticed while it waits, before the
 //! first token and in the middle of the stream, because hyper drops the handler or the body; dropping them drops the
@@ -25,14 +26,16 @@ use http_body::Body as _;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 
+use crate::policy::model::Unmetered;
 use crate::settings::Door;
 use crate::shell::Gate;
 use crate::units::{DecisionId, PoolIndex, Span};
 
 use super::answer::Refused;
-use super::dialect::{Dialect, Voice};
+use super::dialect::{Named, Voice};
 use super::guard;
 use super::identity::{IdentityError, identify, trusts_proxy};
+use super::paths::{self, Route};
 use super::server::{Answering, Body};
 
 pub use upstream::{Upstream, UpstreamError};
@@ -62,7 +65,7 @@ impl Proxy {
         let proxy = self.clone();
         Box::pin(async move {
             let decision = proxy.gate.decision();
-            let voice = Voice::OpenAi;
+            let voice = Voice::of(request.uri().path(), request.headers());
             match guard::guarded(proxy.route(decision, request)).await {
                 Ok(Ok(response)) => response,
                 Ok(Err(refused)) => proxy.refuse(decision, voice, &refused),
@@ -77,27 +80,39 @@ impl Proxy {
             let what = "WebSocket and other upgraded connections are not supported; use POST with \"stream\": true";
             return Err(Refused::Unsupported(what.into()));
         }
-        if let Some(dialect) = Dialect::of(method, path) {
-            return self.metered(decision, dialect, request).await;
+        match paths::route(method, path, request.body().is_end_stream()) {
+            Route::Metered(dialect) => self.metered(decision, dialect, request).await,
+            Route::Free => self.unmetered(decision, request).await,
+            Route::Unsupported(what) => Err(Refused::Unsupported(format!("{method} {}: {what}", shorten(path)))),
+            Route::Unknown => match self.gate.policy().unmetered {
+                Unmetered::Pass => self.unmetered(decision, request).await,
+                Unmetered::Refuse => Err(Refused::Unsupported(format!(
+                    "{method} {} is not metered and the policy lets nothing unmetered pass (unmetered: refuse)",
+                    shorten(path)
+                ))),
+            },
         }
-        let passes = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) && request.body().is_end_stream();
-        if passes {
-            return self.unmetered(decision, request).await;
-        }
-        let what = format!(
-            "{method} {} is not metered by this build and does not pass; POST {} is, and requests without a \
-             body pass",
-            shorten(path),
-            Dialect::OpenAiChat.path()
-        );
-        Err(Refused::Unsupported(what))
     }
 
-    /// Passes a request without a body to the first pool's upstream. It costs nothing and waits for nobody.
+    /// Passes a request on that costs nothing and waits for nobody: to the pool that serves the model it names, else
+    /// to the first.
     async fn unmetered(&self, decision: DecisionId, request: Request<Incoming>) -> Result<Response<Body>, Refused> {
         let identified = identify(&self.gate.policy().identity, self.trusted, request.headers()).map_err(refused)?;
-        let (head, _no_body) = request.into_parts();
-        let onward = self.onward(PoolIndex::new(0), &head, identified.by_key, Bytes::new());
+        let (head, incoming) = request.into_parts();
+        let held = self.bodies.read(incoming).await?;
+        let (pool, body) = match Named::read(&held.bytes) {
+            None => (PoolIndex::new(0), held.bytes.clone()),
+            Some(named) => {
+                let caller = &identified.caller;
+                let selection = self
+                    .gate
+                    .policy()
+                    .select(&caller.tenant, caller.wished_class.as_deref(), &named.model)
+                    .ok_or_else(|| Refused::ModelNotFound(named.model.clone()))?;
+                (selection.pool, named.forward(&held.bytes, selection.model.as_str()))
+            }
+        };
+        let onward = self.onward(pool, &head, identified.by_key, body);
         let response = self.upstream.send(onward, self.settings.begin_within).await.map_err(UpstreamError::refused)?;
         let (mut head, body) = response.into_parts();
         headers::clean_answer(&mut head.headers);

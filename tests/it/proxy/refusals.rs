@@ -96,8 +96,9 @@ async fn what_cannot_be_served_is_told_so() {
         (chat, "x-tallygate-deadline-ms: soon\r\n", served("x", json!(1)), 400, "malformed", "milliseconds"),
         (chat, "x-tenant-id: a\r\nx-tenant-id: b\r\n", served("x", json!(1)), 400, "malformed", "more than once"),
         (chat, "connection: upgrade\r\nupgrade: websocket\r\n", served("x", json!(1)), 400, "unsupported", "WebSocket"),
-        ("/v1/completions", "", "{}".into(), 400, "unsupported", "POST /v1/completions"),
-        ("/v1/chat/completions/", "", "{}".into(), 400, "unsupported", "is not metered"),
+        ("/v1/completions", "", "{}".into(), 400, "malformed", "model is missing"),
+        ("/v1/chat/completions/", "", "{}".into(), 400, "unsupported", "exactly as its documentation writes it"),
+        ("/v1/realtime/sessions", "", "{}".into(), 400, "unsupported", "realtime"),
         ("/v1/files", "", "{}".into(), 400, "unsupported", "is not metered"),
     ];
     for (path, headers, body, status, reason, words) in cases {
