@@ -7,6 +7,7 @@
 mod admin;
 mod check;
 mod door;
+mod envoy;
 mod generated;
 mod proxy;
 mod published;
