@@ -41,6 +41,8 @@ pub struct Settings {
 pub struct Door {
     /// The largest body that is read.
     pub body_most: Bytes,
+    /// The memory that the bodies of all requests together may take, at each door.
+    pub bodies_most: Bytes,
     /// How long a client may take to send its body.
     pub body_within: Span,
     /// How long the upstream may take to begin its answer.
@@ -55,6 +57,7 @@ impl Default for Door {
     fn default() -> Self {
         Self {
             body_most: Bytes::new(32 * 1024 * 1024),
+            bodies_most: Bytes::new(1024 * 1024 * 1024),
             body_within: Span::from_secs(60),
             begin_within: Span::from_secs(600),
             idle_most: Span::from_secs(300),

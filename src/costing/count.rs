@@ -141,7 +141,7 @@ fn guess(attachment: &Attachment) -> Tokens {
 /// Counts output that arrives in fragments.
 ///
 /// A fragment is neither a token nor a whole number of them, so fragments are joined and counted together, some
-/// [`Self::BATCH`] bytes of whole words at a time. What is not yet counted stays below that, unless it has no spaces.
+/// thirty-two bytes of whole words at a time. What is not yet counted stays below that, unless it has no spaces.
 #[derive(Clone, Debug)]
 pub struct OutputCounter {
     encoding: Encoding,

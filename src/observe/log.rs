@@ -8,11 +8,12 @@ use tracing::{debug, info, warn};
 
 use crate::admission::Event;
 use crate::policy::Policy;
-use crate::units::{Instant, Span};
+use crate::units::{DecisionId, Instant, Span};
 
 /// Writes decision lines.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Journal {
+    epoch: u32,
     second: Instant,
     written: u32,
     withheld: u64,
@@ -21,6 +22,12 @@ pub struct Journal {
 impl Journal {
     /// The most lines in a second.
     pub const LINES_PER_SECOND: u32 = 200;
+
+    /// A journal of this start of the process.
+    #[must_use]
+    pub fn new(epoch: u32) -> Self {
+        Self { epoch, second: Instant::EPOCH, written: 0, withheld: 0 }
+    }
 
     /// Whether a line may be written at this moment; `Some` tells how many were withheld since the last one.
     fn admit(&mut self, now: Instant) -> Option<u64> {
@@ -41,11 +48,12 @@ impl Journal {
         match event {
             Event::Refused { at, waited, refusal } => {
                 let Some(withheld) = self.admit(*at) else { return };
+                let decision = DecisionId { epoch: self.epoch, request: refusal.request };
                 let subject = &refusal.subject;
                 let pool = &*policy.pools[subject.pool.index()].name;
                 let class = &*policy.classes[subject.class.index()].name;
                 let (tenant, reason) = (&subject.tenant, refusal.reason.code());
-                info!(target: "tallygate::decision", request = %refusal.request, pool, class, %tenant, reason,
+                info!(target: "tallygate::decision", %decision, pool, class, %tenant, reason,
                     waited_ms = waited.as_millis_up(), withheld, "refused: {}", refusal.reason);
             }
             Event::Dispatched { at, request, subject, waited, expected, .. } => {
@@ -53,10 +61,11 @@ impl Journal {
                     return;
                 }
                 let Some(withheld) = self.admit(*at) else { return };
+                let decision = DecisionId { epoch: self.epoch, request: *request };
                 let pool = &*policy.pools[subject.pool.index()].name;
                 let class = &*policy.classes[subject.class.index()].name;
                 let tenant = &subject.tenant;
-                debug!(target: "tallygate::decision", %request, pool, class, %tenant,
+                debug!(target: "tallygate::decision", %decision, pool, class, %tenant,
                     waited_ms = waited.as_millis_up(), input = expected.input().get(),
                     predicted = expected.output().get(), withheld, "admitted");
             }
@@ -65,8 +74,9 @@ impl Journal {
                     return;
                 }
                 let Some(withheld) = self.admit(*at) else { return };
+                let decision = DecisionId { epoch: self.epoch, request: *request };
                 let (tenant, outcome) = (&subject.tenant, outcome.name());
-                debug!(target: "tallygate::decision", %request, %tenant, outcome, input = usage.input().get(),
+                debug!(target: "tallygate::decision", %decision, %tenant, outcome, input = usage.input().get(),
                     output = usage.output().get(), estimated, %cost, lasted_ms = lasted.as_millis_up(), withheld,
                     "settled");
             }
@@ -86,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_flood_is_counted_instead_of_written() {
-        let mut journal = Journal::default();
+        let mut journal = Journal::new(1);
         let at = |millis: u64| Instant::EPOCH + Span::from_millis(millis);
         let written = (0..1_000).filter(|_| journal.admit(at(5_000)).is_some()).count();
         assert_eq!(written, Journal::LINES_PER_SECOND as usize);

@@ -133,7 +133,7 @@ impl Gate {
             metrics,
             epoch,
             requests: AtomicU64::new(1),
-            journal: Mutex::new(Journal::default()),
+            journal: Mutex::new(Journal::new(epoch)),
             wake: wake.clone(),
             idle: Notify::new(),
         }));

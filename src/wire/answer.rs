@@ -23,7 +23,7 @@ use http::{Response, StatusCode};
 use crate::admission::{Reason, Refusal, Retry};
 use crate::units::{Bytes, DecisionId, Instant, Span};
 
-use super::dialect::openai_chat;
+use super::dialect::{ErrorBody, Voice};
 
 /// The id of the decision, on every answer.
 pub const DECISION: HeaderName = HeaderName::from_static("x-tallygate-decision");
@@ -33,8 +33,6 @@ pub const REASON: HeaderName = HeaderName::from_static("x-tallygate-reason");
 pub const QUEUE_MS: HeaderName = HeaderName::from_static("x-tallygate-queue-ms");
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
-/// What the SDKs report as the request's id.
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The wait told when nothing measured says how long it will be, before jitter.
 pub const UNKNOWN_WAIT: Span = Span::from_secs(5);
@@ -63,11 +61,8 @@ pub enum Refused {
         /// How long it had waited.
         waited: Span,
     },
-    /// Too many bodies are being read at once.
-    IngressFull {
-        /// The most that is read at once.
-        most: Bytes,
-    },
+    /// The bodies of other requests take all the memory there is for them.
+    NoMemory,
     /// No pool serves the model.
     ModelNotFound(String),
     /// Something that does not exist here.
@@ -101,7 +96,7 @@ impl Refused {
             Self::Malformed(_) => "malformed",
             Self::BodyTooLarge { .. } | Self::BodyTooLargeInFront => "too_large",
             Self::HeldTooLong { .. } => "expired",
-            Self::IngressFull { .. } => "queue_full",
+            Self::NoMemory => "queue_full",
             Self::ModelNotFound(_) => "model_not_found",
             Self::Unsupported(_) => "unsupported",
             Self::UpstreamUnreachable(_) => "upstream_unreachable",
@@ -122,7 +117,7 @@ impl Refused {
             Self::Unidentified(_) => StatusCode::UNAUTHORIZED,
             Self::Malformed(_) | Self::Unsupported(_) => StatusCode::BAD_REQUEST,
             Self::BodyTooLarge { .. } | Self::BodyTooLargeInFront => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::HeldTooLong { .. } | Self::IngressFull { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::HeldTooLong { .. } | Self::NoMemory => StatusCode::TOO_MANY_REQUESTS,
             Self::ModelNotFound(_) => StatusCode::NOT_FOUND,
             Self::UpstreamUnreachable(_) => StatusCode::BAD_GATEWAY,
             Self::UpstreamTimedOut(_) => StatusCode::GATEWAY_TIMEOUT,
@@ -143,9 +138,7 @@ impl Refused {
             Self::HeldTooLong { waited } => {
                 format!("it had waited {waited} for its turn when the proxy in front of this gateway gave up")
             }
-            Self::IngressFull { most } => {
-                format!("bodies of {} bytes are being read, which is as much as is read at once", most.get())
-            }
+            Self::NoMemory => "the requests already here take all the memory there is for bodies".into(),
             Self::ModelNotFound(model) => format!("no pool serves the model {model:?}"),
             Self::Internal => "the gateway failed to handle this request; it was not sent on".into(),
         }
@@ -158,7 +151,7 @@ impl Refused {
                 Retry::Unknown => Wait::Guessed(guess(decision)),
                 Retry::Never => Wait::Unsaid,
             },
-            Self::HeldTooLong { .. } | Self::IngressFull { .. } => Wait::Guessed(guess(decision)),
+            Self::HeldTooLong { .. } | Self::NoMemory => Wait::Guessed(guess(decision)),
             _ => Wait::Unsaid,
         }
     }
@@ -168,19 +161,21 @@ impl Refused {
         matches!(self, Self::ModelNotFound(_)).then_some("model")
     }
 
-    /// The whole answer, in the OpenAI dialect.
+    /// The whole answer, as the caller's SDK understands it.
     #[must_use]
-    pub fn answer(&self, decision: DecisionId, now: Instant) -> Response<String> {
+    pub fn answer(&self, decision: DecisionId, now: Instant, voice: Voice) -> Response<String> {
         let wait = self.wait(decision, now);
         let (status, code) = (self.status(), self.code());
         let message = format!("Tallygate: {}.{}", self.words(), wait.words());
-        let body = openai_chat::error_body(status, &format!("tallygate_{code}"), self.param(), &message);
-        let mut response = Response::new(body);
+        let (our_code, request_id) = (format!("tallygate_{code}"), decision.to_string());
+        let error =
+            ErrorBody { status, code: &our_code, param: self.param(), message: &message, request_id: &request_id };
+        let mut response = Response::new(voice.error_body(&error));
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(REASON, HeaderValue::from_static(code));
-        headers.insert(REQUEST_ID, header(&decision));
+        headers.insert(voice.request_id(), header(&decision));
         headers.insert(DECISION, header(&decision));
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -246,7 +241,7 @@ mod tests {
     use http::StatusCode;
     use serde_json::Value;
 
-    use super::{Refused, UNKNOWN_WAIT, guess};
+    use super::{Refused, UNKNOWN_WAIT, Voice, guess};
     use crate::admission::{Level, Reason, Refusal, Retry, Subject, Unit};
     use crate::units::{Bytes, ClassIndex, DecisionId, Instant, PoolIndex, RequestId, Span, TenantId, Tokens};
 
@@ -273,7 +268,7 @@ mod tests {
 
     /// Status, reason header, Retry-After, retry-after-ms, x-should-retry, error code, message.
     fn answer(refused: &Refused) -> (StatusCode, [Option<String>; 4], Value) {
-        let response = refused.answer(decision(7), NOW);
+        let response = refused.answer(decision(7), NOW, Voice::OpenAi);
         let names = ["x-tallygate-reason", "retry-after", "retry-after-ms", "x-should-retry"];
         let headers = names.map(|name| response.headers().get(name).map(|value| value.to_str().unwrap().to_owned()));
         assert_eq!(response.headers()["x-tallygate-decision"], "0000abcd-7");
@@ -302,7 +297,7 @@ mod tests {
             (Refused::BodyTooLarge { most: Bytes::new(5) }, 413, "too_large", "invalid_request_error"),
             (Refused::BodyTooLargeInFront, 413, "too_large", "invalid_request_error"),
             (Refused::HeldTooLong { waited: span }, 429, "expired", "rate_limit_error"),
-            (Refused::IngressFull { most: Bytes::new(5) }, 429, "queue_full", "rate_limit_error"),
+            (Refused::NoMemory, 429, "queue_full", "rate_limit_error"),
             (Refused::ModelNotFound("x".into()), 404, "model_not_found", "invalid_request_error"),
             (Refused::Unsupported("x".into()), 400, "unsupported", "invalid_request_error"),
             (Refused::UpstreamUnreachable("x".into()), 502, "upstream_unreachable", "server_error"),

@@ -13,6 +13,7 @@ mod proxy;
 mod published;
 mod scenarios;
 mod sdk;
+mod serve;
 mod support;
 mod tidy;
 mod worlds;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::Method;
 use http::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, UPGRADE};
 use tokio::sync::Semaphore;
 
@@ -11,28 +12,26 @@ use crate::shell::{Ask, Denied, Gate, Patience, Permit};
 use crate::units::{self, DecisionId, Instant};
 
 use super::super::answer::Refused;
+use super::super::dialect::{AnswerForm, Dialect};
 use super::super::identity::Identified;
 use super::super::proxy::headers::OURS;
 use super::super::proxy::metered::{Reading, read_body};
-use super::super::proxy::{CHAT_COMPLETIONS, shorten};
+use super::super::proxy::shorten;
 use super::message::{Content, Edit, Head};
 
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// How much of bodies is held at once, all requests together, between their arrival and their going on.
+/// The memory that the bodies of all requests share, between their arrival and their going on.
 #[derive(Clone, Debug)]
-pub(super) struct Ingress {
-    most: units::Bytes,
-    room: Arc<Semaphore>,
-}
+pub(super) struct Ingress(Arc<Semaphore>);
 
 impl Ingress {
-    /// The unit room is given in. A semaphore counts no further than 2^32 of them at a time.
-    const UNIT: u64 = 1024;
+    /// Memory is given out in pieces of so many bytes.
+    const PIECE: u64 = 1024;
 
     pub(super) fn new(most: units::Bytes) -> Self {
-        let room = usize::try_from(most.get() / Self::UNIT).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
-        Self { most, room: Arc::new(Semaphore::new(room)) }
+        let pieces = usize::try_from(most.get().div_ceil(Self::PIECE)).unwrap_or(usize::MAX);
+        Self(Arc::new(Semaphore::new(pieces.min(Semaphore::MAX_PERMITS))))
     }
 }
 
@@ -41,6 +40,7 @@ impl Ingress {
 pub(super) struct Intake {
     pub(super) decision: DecisionId,
     pub(super) arrived: Instant,
+    pub(super) dialect: Dialect,
     pub(super) identified: Identified,
     pub(super) patience: Patience,
 }
@@ -58,7 +58,7 @@ pub(super) struct Admitted {
     pub(super) permit: Permit,
     pub(super) body: Content,
     pub(super) encoding: Encoding,
-    pub(super) hide_usage: bool,
+    pub(super) form: AnswerForm,
 }
 
 impl Undecided {
@@ -67,45 +67,47 @@ impl Undecided {
     /// # Errors
     /// When it is refused, and why.
     pub(super) async fn decide(self, gate: Gate, ingress: Ingress) -> Result<Admitted, Refused> {
-        let Self { intake: Intake { decision, arrived, identified, patience }, body } = self;
-        let units = u32::try_from((body.len() as u64).div_ceil(Ingress::UNIT)).unwrap_or(u32::MAX);
-        let _room = ingress.room.try_acquire_many(units).map_err(|_| Refused::IngressFull { most: ingress.most })?;
+        let Self { intake: Intake { decision, arrived, dialect, identified, patience }, body } = self;
+        let pieces = u32::try_from((body.len() as u64).div_ceil(Ingress::PIECE)).unwrap_or(u32::MAX);
+        // The body is here already, so there is nothing to wait with.
+        let _memory = ingress.0.try_acquire_many(pieces).map_err(|_| Refused::NoMemory)?;
         let caller = identified.caller;
-        let Reading { parsed, selection, encoding, input } = read_body(gate.policy(), &caller, body.clone()).await?;
+        let reading = read_body(gate.policy(), dialect, &caller, body.clone()).await?;
+        let Reading { parsed, selection, encoding, input } = reading;
         let forward = parsed.forward(&body, selection.model.as_str());
         // A body that goes on as it came waits in Envoy, and not here too.
         let onward = if forward == body { Content::Kept } else { Content::Replaced(forward) };
         drop(body);
-        let hide_usage = parsed.hide_usage;
+        let form = parsed.answer;
         let ask = Ask { decision, arrived, call: parsed.call, input, caller, selection, patience };
         match gate.admit(ask).await {
-            Ok(permit) => Ok(Admitted { permit, body: onward, encoding, hide_usage }),
+            Ok(permit) => Ok(Admitted { permit, body: onward, encoding, form }),
             Err(Denied::Refused(refusal)) => Err(Refused::ByCore(refusal)),
             Err(Denied::Broken) => Err(Refused::Internal),
         }
     }
 }
 
-/// Whether a request is metered, or passes without.
+/// The dialect a request is metered in; nothing where it passes unmetered.
 ///
 /// # Errors
 /// When it does neither.
-pub(super) fn is_metered(head: &Head, has_body: bool) -> Result<bool, Refused> {
+pub(super) fn metered_in(head: &Head, has_body: bool) -> Result<Option<Dialect>, Refused> {
     let Head { method, path, headers, .. } = head;
-    if method == "CONNECT" || headers.contains_key(UPGRADE) {
+    if *method == Method::CONNECT || headers.contains_key(UPGRADE) {
         let what = "WebSocket and other upgraded connections are not supported; use POST with \"stream\": true";
         return Err(Refused::Unsupported(what.into()));
     }
-    if method == "POST" && path == CHAT_COMPLETIONS {
-        return if has_body { Ok(true) } else { Err(Refused::Malformed("the body is missing".into())) };
+    if let Some(dialect) = Dialect::of(method, path) {
+        return if has_body { Ok(Some(dialect)) } else { Err(Refused::Malformed("the body is missing".into())) };
     }
-    if matches!(method.as_str(), "GET" | "HEAD" | "OPTIONS") && !has_body {
-        return Ok(false);
+    if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) && !has_body {
+        return Ok(None);
     }
     Err(Refused::Unsupported(format!(
-        "{method} {} is not metered by this build and does not pass; POST {CHAT_COMPLETIONS} is, and requests \
-         without a body pass",
-        shorten(path)
+        "{method} {} is not metered by this build and does not pass; POST {} is, and requests without a body pass",
+        shorten(path),
+        Dialect::OpenAiChat.path()
     )))
 }
 

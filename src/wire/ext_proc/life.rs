@@ -28,12 +28,13 @@ use crate::shell::Gate;
 use crate::units::{DecisionId, Instant, Span};
 
 use super::super::answer::{self, Refused};
+use super::super::dialect::{Dialect, Voice};
 use super::super::identity::identify_vouched;
 use super::super::proxy::metered::{refuse_encoded, watch_for};
 use super::super::proxy::observed::Meter;
 use super::super::proxy::{self, headers::OURS, patience};
 use super::envoy::{before_dispatch, in_place_of_upstream, unsupported_modes};
-use super::intake::{Admitted, Intake, Undecided, is_metered, onward};
+use super::intake::{Admitted, Intake, Undecided, metered_in, onward};
 use super::message::{
     self, Asked, Content, Edit, Head, HttpBody, HttpHeaders, ProcessingRequest, ProcessingResponse, Told, Vouched,
 };
@@ -75,6 +76,8 @@ pub(super) struct Life {
     settings: Arc<Door>,
     trusted: bool,
     decision: DecisionId,
+    /// How its refusals are written.
+    voice: Voice,
     /// Whose it is, once that is known.
     tenant: String,
     /// When its body was handed in to be decided.
@@ -86,7 +89,8 @@ impl Life {
     /// A request about which nothing is known yet.
     pub(super) fn new(gate: Gate, settings: Arc<Door>, trusted: bool) -> Self {
         let (decision, asked) = (gate.decision(), gate.clock().now());
-        Self { gate, settings, trusted, decision, tenant: String::new(), asked, stage: Stage::Fresh }
+        let (voice, tenant) = (Voice::OpenAi, String::new());
+        Self { gate, settings, trusted, decision, voice, tenant, asked, stage: Stage::Fresh }
     }
 
     /// How long Envoy may say nothing now before the request is given up.
@@ -130,16 +134,17 @@ impl Life {
         }
         let has_body = !headers.end_of_stream;
         let head = Head::read(headers)?;
-        let metered = is_metered(&head, has_body)?;
+        let dialect = metered_in(&head, has_body)?;
+        self.voice = dialect.map_or(Voice::OpenAi, Dialect::voice);
         let rules = &self.gate.policy().identity;
         let identified = identify_vouched(rules, self.trusted, &head.headers, vouched).map_err(proxy::refused)?;
         identified.caller.tenant.as_str().clone_into(&mut self.tenant);
         let edit = onward(&head, identified.by_key);
-        if metered {
+        if let Some(dialect) = dialect {
             let patience = patience::read(&head.headers)?;
             refuse_encoded(&head.headers)?;
             let (decision, arrived) = (self.decision, self.gate.clock().now());
-            self.stage = Stage::Body(Box::new(Intake { decision, arrived, identified, patience }));
+            self.stage = Stage::Body(Box::new(Intake { decision, arrived, dialect, identified, patience }));
         } else {
             self.stage = Stage::Passing;
         }
@@ -215,7 +220,7 @@ impl Life {
         local: Option<&str>,
         ended: bool,
     ) -> Result<Step, Refused> {
-        let Admitted { permit, encoding, hide_usage, .. } = admitted;
+        let Admitted { permit, encoding, form, .. } = admitted;
         if let Some(refused) = local.and_then(in_place_of_upstream) {
             let outcome = match refused {
                 Refused::UpstreamTimedOut(_) => Outcome::TimedOut,
@@ -226,7 +231,7 @@ impl Life {
         }
         let mut set = HeaderMap::new();
         answer::mark_admitted(&mut set, self.decision, permit.waited());
-        let watch = watch_for(head.status, &head.headers, encoding, hide_usage);
+        let watch = watch_for(head.status, &head.headers, encoding, form);
         let mut meter = Meter::new(watch, Some(permit));
         let mut told = self.told();
         if ended {
@@ -301,7 +306,7 @@ impl Life {
             self.gate.metrics().rejected(code);
             tracing::debug!(target: "tallygate::decision", %decision, reason = code, "answered by the door");
         }
-        let answer = refused.answer(decision, self.gate.clock().now());
+        let answer = refused.answer(decision, self.gate.clock().now(), self.voice);
         Step::LastAnswer(message::immediate(answer, code, self.told().text("reason", code)))
     }
 

@@ -12,7 +12,7 @@ use envoy_types::pb::envoy::service::ext_proc::v3 as pb;
 use envoy_types::pb::envoy::r#type::v3::HttpStatus;
 use envoy_types::pb::google::protobuf::{Struct, Value, value::Kind};
 use http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
-use http::{Response, StatusCode};
+use http::{Method, Response, StatusCode};
 
 use crate::policy::model::MetadataKey;
 use crate::units::VirtualTokens;
@@ -33,7 +33,7 @@ const FILTER: &str = "envoy.filters.http.ext_proc";
 /// The head of a request or of an answer.
 #[derive(Debug)]
 pub(super) struct Head {
-    pub(super) method: String,
+    pub(super) method: Method,
     /// Without the query.
     pub(super) path: String,
     /// Of an answer.
@@ -48,12 +48,12 @@ impl Head {
     /// When a header cannot be one.
     pub(super) fn read(from: HttpHeaders) -> Result<Self, Refused> {
         let mut head =
-            Self { method: String::new(), path: String::new(), status: StatusCode::OK, headers: HeaderMap::new() };
+            Self { method: Method::GET, path: String::new(), status: StatusCode::OK, headers: HeaderMap::new() };
         for core::HeaderValue { key, value, raw_value } in from.headers.unwrap_or_default().headers {
             let raw = if raw_value.is_empty() { value.into_bytes() } else { raw_value };
             let unreadable = || Refused::Malformed(format!("the header {key} is not one"));
             match key.as_str() {
-                ":method" => head.method = String::from_utf8(raw).map_err(|_| unreadable())?,
+                ":method" => head.method = Method::from_bytes(&raw).map_err(|_| unreadable())?,
                 ":path" => {
                     let path = String::from_utf8(raw).map_err(|_| unreadable())?;
                     head.path = path.split('?').next().unwrap_or_default().to_owned();

@@ -28,7 +28,6 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::policy::model::Listener;
 use crate::settings::Door;
 use crate::shell::Gate;
-use crate::units::Bytes;
 
 use super::answer::Refused;
 use super::identity::trusts;
@@ -38,9 +37,6 @@ use message::{ProcessingRequest, ProcessingResponse};
 
 pub use message::NAMESPACE;
 pub use server::serve;
-
-/// How much of bodies is held at once, all requests together.
-const INGRESS_MOST: Bytes = Bytes::new(1024 * 1024 * 1024);
 
 /// The service Envoy asks.
 #[derive(Clone, Debug)]
@@ -56,7 +52,8 @@ impl ExtProc {
     #[must_use]
     pub fn new(gate: Gate, settings: Door, listener: IpAddr) -> Self {
         let trusted = trusts(&gate.policy().identity.trust, Listener::Grpc, listener);
-        Self { gate, settings: Arc::new(settings), trusted, ingress: Ingress::new(INGRESS_MOST) }
+        let ingress = Ingress::new(settings.bodies_most);
+        Self { gate, settings: Arc::new(settings), trusted, ingress }
     }
 
     /// The largest message that is read: a body, and what Envoy says around it.

@@ -1,12 +1,19 @@
-//! Reads a request's body, within bounds of size and time.
+//! Reads request bodies, within bounds of size, time and memory.
+//!
+//! A body is held from its first byte until the upstream has answered, and while it waits it costs memory that no
+//! queue has counted yet when it arrives. So all bodies together share one bound ([`Bodies`]); a client whose body
+//! does not fit below it is not read further until there is room, or it is refused.
 
 use std::pin::Pin;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::settings::Door;
 use crate::units::{self, Span};
 
 use super::super::answer::Refused;
@@ -15,30 +22,72 @@ use super::super::answer::Refused;
 /// gets to see it.
 const DISCARDED: usize = 2;
 
-/// Reads all of a body.
-///
-/// # Errors
-/// When it is larger than the bound, comes too slowly, or breaks off.
-pub(super) async fn read(mut body: Incoming, most: units::Bytes, within: Span) -> Result<Bytes, Refused> {
-    let bound = usize::try_from(most.get()).unwrap_or(usize::MAX);
-    let reading = collect(Pin::new(&mut body), bound);
-    match tokio::time::timeout(within.to_std(), reading).await {
-        Ok(Ok(Some(bytes))) => Ok(bytes),
-        Ok(Ok(None)) => {
-            // Whether it ends, breaks or goes on for ever, the answer is the same.
-            let _rest = tokio::time::timeout(within.to_std(), discard(body, bound.saturating_mul(DISCARDED))).await;
-            Err(Refused::BodyTooLarge { most })
+/// Memory is given out in pieces of so many bytes.
+const PIECE: u64 = 1024;
+
+/// The memory that all bodies share.
+#[derive(Debug)]
+pub(super) struct Bodies {
+    pieces: Arc<Semaphore>,
+    most: units::Bytes,
+    within: Span,
+}
+
+/// A body, and the memory it takes. The memory is free again when this is dropped.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) bytes: Bytes,
+    _memory: OwnedSemaphorePermit,
+}
+
+impl Bodies {
+    pub(super) fn new(settings: &Door) -> Self {
+        let pieces = settings.bodies_most.get().max(settings.body_most.get()).div_ceil(PIECE);
+        let pieces = usize::try_from(pieces).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
+        Self { pieces: Arc::new(Semaphore::new(pieces)), most: settings.body_most, within: settings.body_within }
+    }
+
+    /// Reads all of a body.
+    ///
+    /// # Errors
+    /// When it is larger than the bound, comes too slowly, breaks off, or finds no room.
+    pub(super) async fn read(&self, mut body: Incoming) -> Result<Held, Refused> {
+        let most = self.most;
+        let bound = usize::try_from(most.get()).unwrap_or(usize::MAX);
+        let hint = body.size_hint();
+        if hint.lower() > most.get() {
+            return self.too_large(body).await;
         }
-        Ok(Err(error)) => Err(Refused::Malformed(format!("the body broke off: {error}"))),
-        Err(_elapsed) => Err(Refused::Malformed(format!("the body did not arrive within {within}"))),
+        let memory = self.reserve(hint.upper().unwrap_or(most.get()).min(most.get())).await?;
+        let reading = collect(Pin::new(&mut body), bound);
+        match tokio::time::timeout(self.within.to_std(), reading).await {
+            Ok(Ok(Some(bytes))) => Ok(Held { bytes, _memory: memory }),
+            Ok(Ok(None)) => self.too_large(body).await,
+            Ok(Err(error)) => Err(Refused::Malformed(format!("the body broke off: {error}"))),
+            Err(_elapsed) => Err(Refused::Malformed(format!("the body did not arrive within {}", self.within))),
+        }
+    }
+
+    async fn reserve(&self, bytes: u64) -> Result<OwnedSemaphorePermit, Refused> {
+        let pieces = u32::try_from(bytes.div_ceil(PIECE)).unwrap_or(u32::MAX);
+        let waiting = self.pieces.clone().acquire_many_owned(pieces);
+        match tokio::time::timeout(self.within.to_std(), waiting).await {
+            Ok(memory) => Ok(memory.expect("this semaphore is never closed")),
+            Err(_elapsed) => Err(Refused::NoMemory),
+        }
+    }
+
+    async fn too_large<T>(&self, body: Incoming) -> Result<T, Refused> {
+        let most = self.most;
+        let bound = usize::try_from(most.get()).unwrap_or(usize::MAX).saturating_mul(DISCARDED);
+        // Whether it ends, breaks or goes on for ever, the answer is the same.
+        let _rest = tokio::time::timeout(self.within.to_std(), discard(body, bound)).await;
+        Err(Refused::BodyTooLarge { most })
     }
 }
 
 /// The body, or nothing when it is larger than the bound.
 async fn collect(mut body: Pin<&mut Incoming>, bound: usize) -> Result<Option<Bytes>, hyper::Error> {
-    if body.size_hint().lower() > bound as u64 {
-        return Ok(None);
-    }
     let mut held = BytesMut::new();
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame?.into_data() {
