@@ -9,7 +9,7 @@ use http::header::{
     TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 
-const OURS: &str = "x-tallygate-";
+pub(in crate::wire) const OURS: &str = "x-tallygate-";
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 const HOP_BY_HOP: [HeaderName; 9] = [
