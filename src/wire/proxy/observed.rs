@@ -123,10 +123,18 @@ impl Watch {
             Self::Whole(copy) => match copy.reply() {
                 Reply::Reported(usage) => Reported::Final(usage),
                 Reply::Counted { visible, reasoning } => permit.counted(visible, reasoning),
+                Reply::Disbelieved(counted) => {
+                    permit.disbelieved();
+                    counted.map_or(Reported::Nothing, |(visible, reasoning)| permit.counted(visible, reasoning))
+                }
                 Reply::Unreadable => Reported::Nothing,
             },
             Self::Failed(copy) => match copy.reply() {
                 Reply::Reported(usage) => Reported::Final(usage),
+                Reply::Disbelieved(_) => {
+                    permit.disbelieved();
+                    Reported::Nothing
+                }
                 Reply::Counted { .. } | Reply::Unreadable => Reported::Nothing,
             },
             Self::Unreadable => Reported::Nothing,
@@ -145,6 +153,9 @@ impl Watch {
 
 /// What a stream reported; else what was counted of it, with the input as reported, else as expected.
 fn reported(observer: &mut Observer, permit: &Permit) -> Reported {
+    if observer.disbelieved() {
+        permit.disbelieved();
+    }
     if let Some(usage) = observer.usage() {
         return Reported::Final(usage);
     }

@@ -54,6 +54,18 @@ async fn an_answer_in_one_piece_is_settled_for_its_usage_or_counted() {
 }
 
 #[tokio::test]
+async fn a_usage_that_cannot_be_is_treated_as_missing_and_alarmed() {
+    let (gateway, mut upstream) = usual().await;
+    let (mut client, mut exchange) = streaming(&gateway, &mut upstream).await;
+    exchange.chunk(&format!("{}{DONE}", USAGE.replace(":6,", ":10000001,"))).await;
+    exchange.end().await;
+    assert!(client.answer().await.whole);
+    assert_eq!(gateway.ended().await, (cost(INPUT, 3), once("completed")), "as it was counted");
+    let text = gateway.gate().metrics().render(&tallygate::observe::Gauges::default()).expect("metrics render");
+    assert!(text.contains("tallygate_disbelieved_usage_total{pool=\"chat\"} 1"), "{text}");
+}
+
+#[tokio::test]
 async fn a_client_that_leaves_the_queue_costs_nothing_and_is_gone_at_once() {
     let (gateway, mut upstream) = usual().await;
     let (mut first, mut exchange) = streaming(&gateway, &mut upstream).await;
