@@ -12,4 +12,4 @@ mod quote;
 pub use call::{Attachment, Call, Prompt, Text};
 pub use count::{COUNTED_TEXT, Encoding, OutputCounter, count_prompt, count_text};
 pub use predict::{Accuracy, Effort, PredictKey, Predictor, Score};
-pub use quote::Quote;
+pub use quote::{Quote, admissible};
