@@ -98,6 +98,12 @@ impl Observer {
         self.tally.usage.filter(|_| !self.tally.outdated)
     }
 
+    /// The usage the upstream reported last, whether or not more output followed.
+    #[must_use]
+    pub fn told(&self) -> Option<Usage> {
+        self.tally.usage
+    }
+
     /// The input the upstream reported, whether or not it came to reporting the output.
     #[must_use]
     pub fn input(&self) -> Option<Usage> {

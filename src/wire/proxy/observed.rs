@@ -151,18 +151,23 @@ impl Watch {
     }
 }
 
-/// What a stream reported; else what was counted of it, with the input as reported, else as expected.
+/// What a stream reported, where it came to its end. Else the more of what it reported on the way and what was counted
+/// of it, with the input as reported, else as expected: what an upstream says in passing is no final word, and whoever
+/// leaves early is not to pay less for it.
 fn reported(observer: &mut Observer, permit: &Permit) -> Reported {
     if observer.disbelieved() {
         permit.disbelieved();
     }
-    if let Some(usage) = observer.usage() {
+    if observer.end() != StreamEnd::Open
+        && let Some(usage) = observer.usage()
+    {
         return Reported::Final(usage);
     }
     let (visible, reasoning) = observer.counted();
-    match observer.input() {
-        Some(input) => Reported::Counted(Usage { visible_output: visible, reasoning_output: reasoning, ..input }),
-        None => permit.counted(visible, reasoning),
+    match (observer.told(), observer.input()) {
+        (Some(told), _) if told.output() >= visible + reasoning => Reported::Counted(told),
+        (_, Some(input)) => Reported::Counted(Usage { visible_output: visible, reasoning_output: reasoning, ..input }),
+        (_, None) => permit.counted(visible, reasoning),
     }
 }
 

@@ -104,6 +104,24 @@ async fn a_client_that_leaves_in_the_middle_pays_for_what_was_produced() {
 }
 
 #[tokio::test]
+async fn a_usage_told_in_passing_makes_leaving_no_cheaper() {
+    for (told, output) in [(1, 3), (5, 5)] {
+        let (gateway, mut upstream) = usual().await;
+        let (mut client, mut exchange) = streaming(&gateway, &mut upstream).await;
+        let usage = json!({"prompt_tokens": INPUT, "completion_tokens": told});
+        let running = json!({"choices": [{"index": 0, "delta": {"content": ""}}], "usage": usage});
+        exchange.chunk(&format!("data: {running}\n\n")).await;
+        client.read_until("\"content\":\"\"").await;
+        drop(client);
+        exchange.closed().await;
+        assert_eq!(gateway.ended().await, (cost(INPUT, output), once("client_aborted")), "told of {told}");
+        let text = gateway.gate().metrics().render(&tallygate::observe::Gauges::default()).expect("metrics render");
+        let estimated = "tallygate_estimated_usage_total{outcome=\"client_aborted\",pool=\"chat\"} 1";
+        assert!(text.contains(estimated), "no report was final: {text}");
+    }
+}
+
+#[tokio::test]
 async fn the_final_event_frees_the_slot_however_long_the_upstream_lingers() {
     let (gateway, mut upstream) = usual().await;
     let (mut client, mut exchange) = streaming(&gateway, &mut upstream).await;
