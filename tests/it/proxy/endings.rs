@@ -134,6 +134,42 @@ async fn the_final_event_frees_the_slot_however_long_the_upstream_lingers() {
 }
 
 #[tokio::test]
+async fn after_the_final_event_a_lingering_or_breaking_upstream_is_a_good_end() {
+    for lingers in [true, false] {
+        let mut upstream = Upstream::start().await;
+        let door = Door { idle_most: Span::from_millis(300), ..Door::default() };
+        let gateway = Setup { door, ..Setup::default() }.start(&upstream.url()).await;
+        let (mut client, mut exchange) = streaming(&gateway, &mut upstream).await;
+        exchange.chunk(&format!("{USAGE}{DONE}")).await;
+        client.read_until("[DONE]").await;
+        let lingering = lingers.then_some(exchange);
+        let answer = client.answer().await;
+        assert_eq!((answer.whole, answer.body), (true, format!("{}{DONE}", shown("one two three"))), "{lingers}");
+        assert_eq!(gateway.ended().await, (cost(11, 6), once("completed")));
+        if let Some(exchange) = lingering {
+            exchange.closed().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_only_its_connection_ends_is_whole_with_its_final_event_alone() {
+    for (last, whole, ending) in [(DONE, true, "completed"), ("", false, "upstream_failed")] {
+        let (gateway, mut upstream) = usual().await;
+        let mut client = gateway.client().await;
+        client.chat("", &chat(true)).await;
+        let mut exchange = upstream.next().await;
+        exchange.send("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n").await;
+        exchange.send(&format!("{}{last}", delta("one two three"))).await;
+        client.read_until("one two three").await;
+        drop(exchange);
+        let answer = client.answer().await;
+        assert_eq!((answer.whole, answer.body), (whole, format!("{}{last}", shown("one two three"))));
+        assert_eq!(gateway.ended().await, (cost(INPUT, 3), once(ending)));
+    }
+}
+
+#[tokio::test]
 async fn an_upstreams_error_passes_and_costs_nothing() {
     for (status, kept) in [("500 Internal Server Error", 500), ("429 Too Many Requests", 429), ("400 Bad Request", 400)]
     {
