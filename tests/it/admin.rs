@@ -97,6 +97,7 @@ fn settings(admin: &str, token: Option<&str>) -> Settings {
         admin: admin.parse().expect("an address"),
         demo: false,
         grace: Span::from_secs(1),
+        notice: Span::ZERO,
         door: Door::default(),
         admin_token: token.map(|text| Secret::new(text.into()).expect("not empty")),
     }
