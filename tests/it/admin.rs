@@ -5,7 +5,7 @@ use tallygate::app::App;
 use tallygate::settings::{Door, LedgerKind, Secret, Settings};
 use tallygate::units::Span;
 
-use crate::door::{Client, usual};
+use crate::door::{Client, Setup, Upstream, usual};
 
 fn chat() -> Value {
     json!({"model": "m", "stream": true, "max_tokens": 40, "messages": [{"role": "user", "content": "hello"}]})
@@ -67,6 +67,18 @@ async fn rows_have_the_fields_the_design_fixes() {
     assert!(metrics.header("content-type").starts_with("text/plain"));
     assert!(metrics.body.contains("tallygate_in_flight_requests{pool=\"chat\"} 1"), "{}", metrics.body);
     assert!(metrics.body.contains("tenant=\"acme\"} 1"));
+}
+
+#[tokio::test]
+async fn a_tenant_the_core_does_not_know_has_no_counter() {
+    let upstream = Upstream::start().await;
+    let policy = "pools: [{name: chat, models: ['*'], max_request_tokens: 5}]";
+    let gateway = Setup::policy(policy).start(&upstream.url()).await;
+    let mut client = gateway.client().await;
+    client.chat("x-tenant-id: acme\r\n", &chat()).await;
+    client.answer().await.refusal(413, "too_large");
+    let rows = gateway.admin().await.get("/v1/tenants/acme", "").await.json();
+    assert_eq!((&rows[0]["virtual_tokens"], &rows[0]["refused_total"]), (&Value::Null, &json!(1)));
 }
 
 #[tokio::test]
