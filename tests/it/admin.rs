@@ -91,6 +91,9 @@ async fn probes_errors_and_unknown_paths() {
     assert_eq!(unknown.status, 404);
     assert!(unknown.json()["error"]["message"].as_str().is_some_and(|message| message.contains("/v1/tenants")));
     assert_eq!(admin.get("/v1/tenants/nobody", "").await.status, 404);
+    let broken = admin.get("/v1/tenants/%ff", "").await;
+    assert_eq!((broken.status, broken.header("content-type")), (400, "application/json"));
+    assert!(broken.json()["error"]["message"].as_str().is_some_and(|message| message.contains("UTF-8")));
     admin.post("/v1/tenants", "", "{}").await;
     assert_eq!(admin.answer().await.status, 405);
     gateway.gate().start_draining().expect("not broken");

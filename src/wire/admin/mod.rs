@@ -13,6 +13,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
@@ -143,7 +144,11 @@ async fn tenants(State(desk): State<Arc<Desk>>) -> Response {
     shown(rows::tenants(&desk.gate, None))
 }
 
-async fn tenant(State(desk): State<Arc<Desk>>, Path(id): Path<String>) -> Response {
+async fn tenant(State(desk): State<Arc<Desk>>, path: Result<Path<String>, PathRejection>) -> Response {
+    let id = match path {
+        Ok(Path(id)) => id,
+        Err(rejection) => return fault(StatusCode::BAD_REQUEST, &rejection.body_text()),
+    };
     let id = TenantId::from(id.as_str());
     match rows::tenants(&desk.gate, Some(&id)) {
         Ok(rows) if rows.is_empty() => {
