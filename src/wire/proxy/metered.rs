@@ -20,6 +20,7 @@ use super::super::answer::{self, Refused};
 use super::super::dialect::openai_chat::{self, Observer, Parsed, Unreadable};
 use super::super::identity::identify;
 use super::super::server::Body;
+use super::coding::Coding;
 use super::observed::{self, Watch};
 use super::{Proxy, UpstreamError, headers, patience};
 
@@ -44,8 +45,7 @@ impl Proxy {
         let (head, incoming) = request.into_parts();
         let identified = identify(&self.gate.policy().identity, self.trusted, &head.headers).map_err(super::refused)?;
         let patience = patience::read(&head.headers)?;
-        refuse_encoded(&head.headers)?;
-        let held = self.bodies.read(incoming).await?;
+        let held = self.bodies.read(incoming, Coding::of(&head.headers)?).await?;
         let reading = self.read(&identified.caller, held.bytes.clone()).await?;
         let Reading { parsed, selection, encoding, input } = reading;
 
@@ -130,13 +130,4 @@ fn read(policy: &Policy, caller: &Caller, bytes: &Bytes) -> Result<Reading, Refu
     let encoding = Encoding::of(selection.model.as_str());
     let input = count_prompt(encoding, &parsed.call.prompt);
     Ok(Reading { parsed, selection, encoding, input })
-}
-
-fn refuse_encoded(headers: &HeaderMap) -> Result<(), Refused> {
-    match headers.get(CONTENT_ENCODING) {
-        Some(encoding) if !encoding.as_bytes().eq_ignore_ascii_case(b"identity") => Err(Refused::Unsupported(
-            "compressed bodies are not read by this build; send it without Content-Encoding".into(),
-        )),
-        _ => Ok(()),
-    }
 }

@@ -10,6 +10,7 @@
 //! it had not sent on stays unsent.
 
 mod body;
+mod coding;
 mod headers;
 mod metered;
 mod observed;
