@@ -6,7 +6,7 @@ use arbitrary::Arbitrary;
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use tallygate::costing::Encoding;
-use tallygate::wire::dialect::openai_chat::Observer;
+use tallygate::wire::dialect::{AnswerForm, Dialect};
 use tallygate::wire::dialect::sse::{Piece, Splitter};
 
 #[derive(Arbitrary, Debug)]
@@ -15,6 +15,8 @@ struct Input {
     /// Lengths of the chunks it arrives in, over and over.
     cuts: Vec<u8>,
     hide_usage: bool,
+    /// Which of the dialects.
+    dialect: u8,
 }
 
 fuzz_target!(|input: Input| {
@@ -23,7 +25,8 @@ fuzz_target!(|input: Input| {
     let whole = split_whole(&input.stream);
     assert_eq!(bytes_of(&split), input.stream, "bytes were lost, added or moved");
     assert_eq!(split, whole, "where the network cut the stream changed what was read");
-    let mut observer = Observer::new(Encoding::O200k, input.hide_usage);
+    let dialect = Dialect::ALL[usize::from(input.dialect) % Dialect::ALL.len()];
+    let mut observer = AnswerForm::new(dialect, input.hide_usage).observer(Encoding::O200k);
     let mut shown = Vec::new();
     for chunk in &chunks {
         shown.extend_from_slice(&observer.push(&Bytes::copy_from_slice(chunk)));

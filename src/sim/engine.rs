@@ -35,13 +35,6 @@ pub struct JobId(pub u64);
 pub enum Watch {
     /// Only the first and the last.
     Ends,
-    /// After this many, every so many.
-    Beyond {
-        /// After how many.
-        tokens: Tokens,
-        /// How many apart. Zero reads as one.
-        every: Tokens,
-    },
     /// Every one.
     Every,
 }
@@ -138,6 +131,10 @@ struct Resident {
 }
 
 impl Resident {
+    fn progress(&self, at: Instant, decoded: u64) -> Progress {
+        Progress { at, id: self.job.id, output: self.output(decoded), finished: false }
+    }
+
     fn is_watched(&self) -> bool {
         self.job.watch != Watch::Ends
     }
@@ -275,7 +272,7 @@ impl SimEngine {
         if self.step.is_some() {
             return;
         }
-        if self.batch.is_empty() || self.decoded_since_admission >= self.spec.admit_every_steps {
+        if self.is_about_to_admit() {
             let input = self.form_mini_batch(supply);
             if !self.prefilling.is_empty() {
                 self.decoded_since_admission = 0;
@@ -296,6 +293,27 @@ impl SimEngine {
             StepKind::Prefill => self.end_prefill(step.ends, out),
             StepKind::Decode => self.end_decode(step.ends, out),
         }
+    }
+
+    /// How far every running job has come that has produced something, in the order in which they will end.
+    pub fn progress(&self, now: Instant) -> impl Iterator<Item = Progress> + '_ {
+        self.batch.iter().rev().map(move |resident| resident.progress(now, self.decoded))
+    }
+
+    /// Whether a job ends with the running step.
+    #[must_use]
+    pub fn is_about_to_finish_a_job(&self) -> bool {
+        match self.step.map(|step| step.kind) {
+            None => false,
+            Some(StepKind::Prefill) => self.prefilling.iter().any(|job| job.output <= Tokens::new(1)),
+            Some(StepKind::Decode) => self.batch.last().is_some_and(|resident| resident.last == self.decoded + 1),
+        }
+    }
+
+    /// Whether the engine looks at its queue before the next step, as far as can be said now.
+    #[must_use]
+    pub fn is_about_to_admit(&self) -> bool {
+        self.batch.is_empty() || self.decoded_since_admission >= self.spec.admit_every_steps
     }
 
     /// Jobs in the queue.
@@ -406,17 +424,8 @@ impl SimEngine {
             return;
         }
         // From the back, so that what is reported together is in the same order as what ends together.
-        out.extend(self.batch.iter().rev().filter_map(|resident| {
-            let output = resident.output(decoded);
-            let reported = match resident.job.watch {
-                Watch::Ends => false,
-                Watch::Beyond { tokens, every } => {
-                    output > tokens && output.saturating_sub(tokens).get().is_multiple_of(every.get().max(1))
-                }
-                Watch::Every => true,
-            };
-            reported.then_some(Progress { at, id: resident.job.id, output, finished: false })
-        }));
+        let watched = self.batch.iter().rev().filter(|resident| resident.is_watched());
+        out.extend(watched.map(|resident| resident.progress(at, decoded)));
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! What is real here: the policy, the predictor, the core and the books are the code that serves production
 //! traffic. What is made up: the clients (a trace or generators), the engine ([`SimEngine`]) and the network,
-//! which takes no time. The gateway's side ([`Desk`]) does exactly what a door does and is told nothing a door
+//! which takes no time. The gateway's side (`Desk`) does exactly what a door does and is told nothing a door
 //! would not be told; in particular the length of an answer reaches it only as it is produced.
 //!
 //! One step of the loop goes to the next moment at which anything happens, and there, in this order: engine
@@ -27,7 +27,7 @@ use crate::policy::Policy;
 use crate::units::{Instant, PoolIndex};
 
 use super::demand::{Demand, Fate};
-use super::engine::SimEngine;
+use super::engine::{Progress, SimEngine};
 use super::oracle::{Booking, Fact, Rules};
 use super::record::Record;
 use super::spec::EngineSpec;
@@ -52,7 +52,8 @@ pub enum Keep {
     /// What became of each request.
     #[default]
     Records,
-    /// Also the log and the bookings, for the judge. Every token is then reported.
+    /// Also the log and the bookings, for the judge. The core is then told of every token as it is produced, and
+    /// otherwise of all there are whenever it is about to decide.
     Log,
 }
 
@@ -131,7 +132,7 @@ struct World<'a> {
     departures: BinaryHeap<Reverse<(Instant, usize)>>,
     now: Instant,
     share: Average,
-    produced: Vec<super::engine::Progress>,
+    produced: Vec<Progress>,
 }
 
 /// A quantity averaged over time.
@@ -173,8 +174,9 @@ impl<'a> World<'a> {
     fn step(&mut self, now: Instant) {
         self.count_share(now);
         self.now = now;
-        for pool in 0..self.engines.len() {
-            self.end_steps(pool);
+        self.end_steps();
+        if self.core_is_about_to_decide() {
+            self.tell_progress();
         }
         while let Some(demand) = self.demands.get(self.arrived).filter(|demand| demand.arrival <= now) {
             if let Fate::LeavesAfter(span) = demand.fate {
@@ -210,18 +212,48 @@ impl<'a> World<'a> {
         }
     }
 
-    fn end_steps(&mut self, pool: usize) {
-        if self.engines[pool].next_event().is_none_or(|ends| ends > self.now) {
-            return;
+    fn end_steps(&mut self) {
+        let now = self.now;
+        let ends = |engine: &SimEngine| engine.next_event().is_some_and(|ends| ends <= now);
+        if self.engines.iter().any(|engine| ends(engine) && engine.is_about_to_finish_a_job()) {
+            // What was produced up to the step before: an end frees a slot, and the core chooses.
+            self.tell_progress();
         }
         let mut produced = std::mem::take(&mut self.produced);
-        self.engines[pool].end_step(&mut produced);
+        for engine in self.engines.iter_mut().filter(|engine| ends(engine)) {
+            engine.end_step(&mut produced);
+        }
         for progress in produced.drain(..) {
-            if self.desk.produced(progress) == desk::Stream::Broken {
-                self.engines[pool].cancel(progress.id);
-            }
+            self.pass_on(progress);
         }
         self.produced = produced;
+    }
+
+    /// Whether anything else happens now that makes the core choose. Only then must it know how far every request
+    /// has come; telling it of each token as it is produced would be most of a long run's work.
+    fn core_is_about_to_decide(&self) -> bool {
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= self.now);
+        due(self.demands.get(self.arrived).map(|demand| demand.arrival))
+            || due(self.departures.peek().map(|Reverse((at, _))| *at))
+            || due(self.desk.next_wakeup())
+            || (self.setup.place == Place::Engine && self.engines.iter().any(SimEngine::is_about_to_admit))
+    }
+
+    fn tell_progress(&mut self) {
+        if self.setup.keep == Keep::Log {
+            // Every token is reported anyway.
+            return;
+        }
+        for progress in self.engines.iter().flat_map(|engine| engine.progress(self.now)) {
+            self.desk.came_to(progress);
+        }
+    }
+
+    fn pass_on(&mut self, progress: Progress) {
+        let pool = self.desk.pool_in_flight(desk::index(progress.id));
+        if let (desk::Stream::Broken, Some(pool)) = (self.desk.produced(progress), pool) {
+            self.engines[pool.index()].cancel(progress.id);
+        }
     }
 
     /// A client leaves; harmless if its request has ended.

@@ -23,7 +23,7 @@ use http::{Response, StatusCode};
 use crate::admission::{Reason, Refusal, Retry};
 use crate::units::{Bytes, DecisionId, Instant, Span};
 
-use super::dialect::openai_chat;
+use super::dialect::{ErrorBody, Voice};
 
 /// The id of the decision, on every answer.
 pub const DECISION: HeaderName = HeaderName::from_static("x-tallygate-decision");
@@ -33,8 +33,6 @@ pub const REASON: HeaderName = HeaderName::from_static("x-tallygate-reason");
 pub const QUEUE_MS: HeaderName = HeaderName::from_static("x-tallygate-queue-ms");
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
-/// What the SDKs report as the request's id.
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The wait told when nothing measured says how long it will be, before jitter.
 pub const UNKNOWN_WAIT: Span = Span::from_secs(5);
@@ -151,19 +149,21 @@ impl Refused {
         matches!(self, Self::ModelNotFound(_)).then_some("model")
     }
 
-    /// The whole answer, in the OpenAI dialect.
+    /// The whole answer, as the caller's SDK understands it.
     #[must_use]
-    pub fn answer(&self, decision: DecisionId, now: Instant) -> Response<String> {
+    pub fn answer(&self, decision: DecisionId, now: Instant, voice: Voice) -> Response<String> {
         let wait = self.wait(decision, now);
         let (status, code) = (self.status(), self.code());
         let message = format!("Tallygate: {}.{}", self.words(), wait.words());
-        let body = openai_chat::error_body(status, &format!("tallygate_{code}"), self.param(), &message);
-        let mut response = Response::new(body);
+        let (our_code, request_id) = (format!("tallygate_{code}"), decision.to_string());
+        let error =
+            ErrorBody { status, code: &our_code, param: self.param(), message: &message, request_id: &request_id };
+        let mut response = Response::new(voice.error_body(&error));
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(REASON, HeaderValue::from_static(code));
-        headers.insert(REQUEST_ID, header(&decision));
+        headers.insert(voice.request_id(), header(&decision));
         headers.insert(DECISION, header(&decision));
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -229,7 +229,7 @@ mod tests {
     use http::StatusCode;
     use serde_json::Value;
 
-    use super::{Refused, UNKNOWN_WAIT, guess};
+    use super::{Refused, UNKNOWN_WAIT, Voice, guess};
     use crate::admission::{Level, Reason, Refusal, Retry, Subject, Unit};
     use crate::units::{Bytes, ClassIndex, DecisionId, Instant, PoolIndex, RequestId, Span, TenantId, Tokens};
 
@@ -256,7 +256,7 @@ mod tests {
 
     /// Status, reason header, Retry-After, retry-after-ms, x-should-retry, error code, message.
     fn answer(refused: &Refused) -> (StatusCode, [Option<String>; 4], Value) {
-        let response = refused.answer(decision(7), NOW);
+        let response = refused.answer(decision(7), NOW, Voice::OpenAi);
         let names = ["x-tallygate-reason", "retry-after", "retry-after-ms", "x-should-retry"];
         let headers = names.map(|name| response.headers().get(name).map(|value| value.to_str().unwrap().to_owned()));
         assert_eq!(response.headers()["x-tallygate-decision"], "0000abcd-7");

@@ -22,9 +22,6 @@ use crate::sim::engine::{Job, JobId, Progress, Watch};
 use crate::sim::oracle::{Booking, Fact, Party, What};
 use crate::sim::record::{Outcome, Record};
 
-/// Output tokens beyond the prediction from one report of progress to the next, where progress moves nothing but
-/// that excess: a door sees an answer in chunks, and a run of a million requests need not be told of every token.
-const CHUNK: Tokens = Tokens::new(10);
 /// The most faults written down.
 const MOST_FAULTS: usize = 100;
 
@@ -61,13 +58,17 @@ enum State {
     /// It waits in the core.
     Waiting(Box<Selection>),
     /// It was let through.
-    InFlight { ticket: TicketId, selection: Box<Selection>, served: VirtualTokens },
+    InFlight { ticket: TicketId, selection: Box<Selection>, served: VirtualTokens, told: Tokens },
     /// It has ended.
     Ended,
 }
 
 pub(super) fn job_id(index: usize) -> JobId {
     JobId(number(index))
+}
+
+pub(super) fn index(job: JobId) -> usize {
+    place(job.0)
 }
 
 fn number(index: usize) -> u64 {
@@ -124,17 +125,8 @@ impl<'a> Desk<'a> {
     /// The request as the engine sees it.
     pub(super) fn job(&self, index: usize) -> Job {
         let demand = &self.demands[index];
-        let watch = match demand.fate {
-            Fate::FailsAfter(_) => Watch::Every,
-            Fate::Patient | Fate::LeavesAfter(_) if self.keep == Keep::Log => Watch::Every,
-            Fate::Patient | Fate::LeavesAfter(_) => match self.policy.fairness.charge {
-                Charge::Streamed => Watch::Every,
-                Charge::Predicted | Charge::Completion => {
-                    let tokens = self.records[index].predicted.unwrap_or_default();
-                    Watch::Beyond { tokens, every: CHUNK }
-                }
-            },
-        };
+        let every = self.keep == Keep::Log || matches!(demand.fate, Fate::FailsAfter(_));
+        let watch = if every { Watch::Every } else { Watch::Ends };
         let output = demand.produced();
         Job { id: job_id(index), input: demand.input, cached: demand.cached, output, watch }
     }
@@ -214,8 +206,29 @@ impl<'a> Desk<'a> {
             self.abort(now, index, "upstream_failed", End::UpstreamFailed, Reported::Counted(usage));
             return Stream::Broken;
         }
-        self.feed(now, Input::Progress { ticket, output: progress.output });
+        self.tell(now, index, ticket, progress.output);
         Stream::Fine
+    }
+
+    /// How far a request has come, of which not every token is reported. Charged at dispatch, only what exceeds
+    /// the prediction is news to the core.
+    pub(super) fn came_to(&mut self, progress: Progress) {
+        let index = place(progress.id.0);
+        let State::InFlight { ticket, told, .. } = self.states[index] else { return };
+        let known = match self.policy.fairness.charge {
+            Charge::Streamed => told,
+            Charge::Predicted | Charge::Completion => told.max(self.records[index].predicted.unwrap_or_default()),
+        };
+        if progress.output > known {
+            self.tell(progress.at, index, ticket, progress.output);
+        }
+    }
+
+    fn tell(&mut self, now: Instant, index: usize, ticket: TicketId, output: Tokens) {
+        if let State::InFlight { told, .. } = &mut self.states[index] {
+            *told = output;
+        }
+        self.feed(now, Input::Progress { ticket, output });
     }
 
     /// The client of a request in flight left when this much had been produced.
@@ -309,7 +322,8 @@ impl<'a> Desk<'a> {
             return;
         };
         let pool = selection.pool;
-        self.states[index] = State::InFlight { ticket: ticket.id, selection, served: VirtualTokens::ZERO };
+        self.states[index] =
+            State::InFlight { ticket: ticket.id, selection, served: VirtualTokens::ZERO, told: Tokens::ZERO };
         self.records[index].decided = Some(now);
         self.records[index].dispatched = Some(now);
         self.log(now, index, What::Dispatched);

@@ -1,4 +1,68 @@
 //! The languages clients speak: how a request states its cost, how an answer reports it, what an error looks like.
+//!
+//! A door knows one [`Dialect`] and never which. In the order of a request's life: [`Dialect::of`] says whether a
+//! method and path are metered, [`Dialect::parse`] reads the body, [`Parsed::forward`] makes the body for the
+//! upstream, and the [`AnswerForm`] that came with it reads the answer, whole or event by event
+//! ([`AnswerForm::observer`]). A refusal is written in the caller's [`Voice`]. What each dialect reads, asks for and
+//! hides is in `docs/dialects.md`.
 
-pub mod openai_chat;
+mod body;
+mod json;
+mod observer;
+mod openai;
+mod reply;
 pub mod sse;
+mod voice;
+
+use bytes::Bytes;
+use http::Method;
+
+pub use body::{AnswerForm, Parsed};
+pub use json::Unreadable;
+pub use observer::{Observer, StreamEnd};
+pub use reply::Reply;
+pub use voice::{ErrorBody, Voice};
+
+/// An API whose requests are metered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// OpenAI Chat Completions, also spoken by vLLM, SGLang, llama.cpp and most gateways.
+    OpenAiChat,
+}
+
+impl Dialect {
+    /// Every dialect.
+    pub const ALL: [Self; 1] = [Self::OpenAiChat];
+
+    /// The dialect a request is written in, where it is one that is metered.
+    #[must_use]
+    pub fn of(method: &Method, path: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|dialect| *method == Method::POST && path == dialect.path())
+    }
+
+    /// The path it is posted to.
+    #[must_use]
+    pub const fn path(self) -> &'static str {
+        match self {
+            Self::OpenAiChat => "/v1/chat/completions",
+        }
+    }
+
+    /// How its errors are written.
+    #[must_use]
+    pub const fn voice(self) -> Voice {
+        match self {
+            Self::OpenAiChat => Voice::OpenAi,
+        }
+    }
+
+    /// Reads a request body.
+    ///
+    /// # Errors
+    /// When it is malformed, naming what and where, or asks for what does not exist here.
+    pub fn parse(self, body: &Bytes) -> Result<Parsed, Unreadable> {
+        match self {
+            Self::OpenAiChat => openai::chat::parse(body),
+        }
+    }
+}

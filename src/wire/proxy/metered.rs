@@ -1,4 +1,4 @@
-//! One chat completion, from its headers to the head of its answer.
+//! One metered request, from its headers to the head of its answer.
 //!
 //! In the order a reader would guess: who, what, how much, whether and when, then onward. Until the permit is given
 //! nothing was held, so every refusal above that line leaves no trace but its count.
@@ -17,7 +17,7 @@ use crate::shell::{Ask, Denied, Permit};
 use crate::units::{DecisionId, Tokens};
 
 use super::super::answer::{self, Refused};
-use super::super::dialect::openai_chat::{self, Observer, Parsed, Unreadable};
+use super::super::dialect::{AnswerForm, Dialect, Parsed, Unreadable};
 use super::super::identity::identify;
 use super::super::server::Body;
 use super::coding::Coding;
@@ -39,6 +39,7 @@ impl Proxy {
     pub(super) async fn metered(
         &self,
         decision: DecisionId,
+        dialect: Dialect,
         request: Request<Incoming>,
     ) -> Result<Response<Body>, Refused> {
         let arrived = self.gate.clock().now();
@@ -46,12 +47,12 @@ impl Proxy {
         let identified = identify(&self.gate.policy().identity, self.trusted, &head.headers).map_err(super::refused)?;
         let patience = patience::read(&head.headers)?;
         let held = self.bodies.read(incoming, Coding::of(&head.headers)?).await?;
-        let reading = self.read(&identified.caller, held.bytes.clone()).await?;
+        let reading = self.read(dialect, &identified.caller, held.bytes.clone()).await?;
         let Reading { parsed, selection, encoding, input } = reading;
 
         let onward_body = parsed.forward(&held.bytes, selection.model.as_str());
         let pool = selection.pool;
-        let hide_usage = parsed.hide_usage;
+        let form = parsed.answer;
         let ask = Ask { decision, arrived, call: parsed.call, input, caller: identified.caller, selection, patience };
         let mut permit = self.gate.admit(ask).await.map_err(|denied| match denied {
             Denied::Refused(refusal) => Refused::ByCore(refusal),
@@ -61,7 +62,7 @@ impl Proxy {
         let onward = self.onward(pool, &head, identified.by_key, onward_body);
         permit.sent();
         match self.upstream.send(onward, self.settings.begin_within).await {
-            Ok(response) => Ok(self.answer(decision, permit, response, encoding, hide_usage)),
+            Ok(response) => Ok(self.answer(decision, permit, response, encoding, form)),
             Err(error) => {
                 let outcome = match error {
                     UpstreamError::Unreachable(_) => Outcome::UpstreamFailed,
@@ -74,12 +75,14 @@ impl Proxy {
     }
 
     /// Reads, routes and counts a body, off the worker threads when that may take a while.
-    async fn read(&self, caller: &Caller, bytes: Bytes) -> Result<Reading, Refused> {
+    async fn read(&self, dialect: Dialect, caller: &Caller, bytes: Bytes) -> Result<Reading, Refused> {
         if bytes.len() <= READ_IN_PLACE {
-            return read(self.gate.policy(), caller, &bytes);
+            return read(self.gate.policy(), dialect, caller, &bytes);
         }
         let (policy, caller) = (self.gate.policy().clone(), caller.clone());
-        tokio::task::spawn_blocking(move || read(&policy, &caller, &bytes)).await.unwrap_or(Err(Refused::Internal))
+        tokio::task::spawn_blocking(move || read(&policy, dialect, &caller, &bytes))
+            .await
+            .unwrap_or(Err(Refused::Internal))
     }
 
     /// Passes the answer on, watched to its end by the permit's side.
@@ -89,12 +92,12 @@ impl Proxy {
         permit: Permit,
         response: Response<Incoming>,
         encoding: Encoding,
-        hide_usage: bool,
+        form: AnswerForm,
     ) -> Response<Body> {
         let (mut head, body) = response.into_parts();
         headers::clean_answer(&mut head.headers);
         answer::mark_admitted(&mut head.headers, decision, permit.waited());
-        let watch = watch_for(head.status, &head.headers, encoding, hide_usage);
+        let watch = watch_for(head.status, &head.headers, encoding, form);
         if matches!(watch, Watch::Stream(_)) {
             // What is hidden makes it shorter than the upstream said.
             head.headers.remove(CONTENT_LENGTH);
@@ -104,23 +107,23 @@ impl Proxy {
 }
 
 /// How an answer is watched, by what it says it is.
-fn watch_for(status: StatusCode, headers: &HeaderMap, encoding: Encoding, hide_usage: bool) -> Watch {
+fn watch_for(status: StatusCode, headers: &HeaderMap, encoding: Encoding, form: AnswerForm) -> Watch {
     let says = |name, prefix: &str| {
         headers.get(name).and_then(|value| value.to_str().ok()).is_some_and(|value| value.starts_with(prefix))
     };
     if !status.is_success() {
-        Watch::failed()
+        Watch::failed(form)
     } else if headers.contains_key(CONTENT_ENCODING) && !says(CONTENT_ENCODING, "identity") {
         Watch::Unreadable
     } else if says(CONTENT_TYPE, "text/event-stream") {
-        Watch::Stream(Box::new(Observer::new(encoding, hide_usage)))
+        Watch::Stream(Box::new(form.observer(encoding)))
     } else {
-        Watch::whole(encoding)
+        Watch::whole(form, encoding)
     }
 }
 
-fn read(policy: &Policy, caller: &Caller, bytes: &Bytes) -> Result<Reading, Refused> {
-    let parsed = openai_chat::parse(bytes).map_err(|error| match error {
+fn read(policy: &Policy, dialect: Dialect, caller: &Caller, bytes: &Bytes) -> Result<Reading, Refused> {
+    let parsed = dialect.parse(bytes).map_err(|error| match error {
         Unreadable::Malformed(what) => Refused::Malformed(what),
         Unreadable::Unsupported(what) => Refused::Unsupported(what),
     })?;

@@ -31,14 +31,12 @@ use crate::shell::Gate;
 use crate::units::{DecisionId, PoolIndex, Span};
 
 use super::answer::Refused;
+use super::dialect::{Dialect, Voice};
 use super::guard;
 use super::identity::{IdentityError, identify, trusts_proxy};
 use super::server::{Answering, Body};
 
 pub use upstream::{Upstream, UpstreamError};
-
-/// The one path that is metered.
-const CHAT_COMPLETIONS: &str = "/v1/chat/completions";
 
 /// The reverse proxy.
 #[derive(Debug)]
@@ -65,10 +63,11 @@ impl Proxy {
         let proxy = self.clone();
         Box::pin(async move {
             let decision = proxy.gate.decision();
+            let voice = Voice::OpenAi;
             match guard::guarded(proxy.route(decision, request)).await {
                 Ok(Ok(response)) => response,
-                Ok(Err(refused)) => proxy.refuse(decision, &refused),
-                Err(guard::Panicked) => proxy.refuse(decision, &Refused::Internal),
+                Ok(Err(refused)) => proxy.refuse(decision, voice, &refused),
+                Err(guard::Panicked) => proxy.refuse(decision, voice, &Refused::Internal),
             }
         })
     }
@@ -79,17 +78,18 @@ impl Proxy {
             let what = "WebSocket and other upgraded connections are not supported; use POST with \"stream\": true";
             return Err(Refused::Unsupported(what.into()));
         }
-        if method == Method::POST && path == CHAT_COMPLETIONS {
-            return self.metered(decision, request).await;
+        if let Some(dialect) = Dialect::of(method, path) {
+            return self.metered(decision, dialect, request).await;
         }
         let passes = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) && request.body().is_end_stream();
         if passes {
             return self.unmetered(decision, request).await;
         }
         let what = format!(
-            "{method} {} is not metered by this build and does not pass; POST {CHAT_COMPLETIONS} is, and requests \
-             without a body pass",
-            shorten(path)
+            "{method} {} is not metered by this build and does not pass; POST {} is, and requests without a \
+             body pass",
+            shorten(path),
+            Dialect::OpenAiChat.path()
         );
         Err(Refused::Unsupported(what))
     }
@@ -119,13 +119,13 @@ impl Proxy {
         onward
     }
 
-    fn refuse(&self, decision: DecisionId, refused: &Refused) -> Response<Body> {
+    fn refuse(&self, decision: DecisionId, voice: Voice, refused: &Refused) -> Response<Body> {
         if !matches!(refused, Refused::ByCore(_)) {
             self.gate.metrics().rejected(refused.code());
             tracing::debug!(target: "tallygate::decision", %decision, reason = refused.code(), "answered by the door");
         }
         refused
-            .answer(decision, self.gate.clock().now())
+            .answer(decision, self.gate.clock().now(), voice)
             .map(|body| Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync())
     }
 }

@@ -25,9 +25,9 @@ use tokio::time::{Instant, Sleep, sleep};
 use crate::admission::{Ending, Outcome, Reported};
 use crate::costing::Encoding;
 use crate::shell::Permit;
-use crate::units::{Span, Tokens};
+use crate::units::{Span, Tokens, Usage};
 
-use super::super::dialect::openai_chat::{Observer, Reply, StreamEnd, read_reply};
+use super::super::dialect::{AnswerForm, Observer, Reply, StreamEnd};
 use super::super::server::BodyError;
 
 /// How much of a whole answer is kept to read its usage.
@@ -52,12 +52,13 @@ pub(super) enum Watch {
 pub(super) struct Copy {
     held: Vec<u8>,
     complete: bool,
+    form: AnswerForm,
     encoding: Encoding,
 }
 
 impl Copy {
-    fn new(encoding: Encoding) -> Self {
-        Self { held: Vec::new(), complete: true, encoding }
+    fn new(form: AnswerForm, encoding: Encoding) -> Self {
+        Self { held: Vec::new(), complete: true, form, encoding }
     }
 
     fn add(&mut self, data: &[u8]) {
@@ -70,17 +71,17 @@ impl Copy {
     }
 
     fn reply(&self) -> Reply {
-        if self.complete { read_reply(&self.held, self.encoding) } else { Reply::Unreadable }
+        if self.complete { self.form.read(&self.held, self.encoding) } else { Reply::Unreadable }
     }
 }
 
 impl Watch {
-    pub(super) fn whole(encoding: Encoding) -> Self {
-        Self::Whole(Copy::new(encoding))
+    pub(super) fn whole(form: AnswerForm, encoding: Encoding) -> Self {
+        Self::Whole(Copy::new(form, encoding))
     }
 
-    pub(super) fn failed() -> Self {
-        Self::Failed(Copy::new(Encoding::O200k))
+    pub(super) fn failed(form: AnswerForm) -> Self {
+        Self::Failed(Copy::new(form, Encoding::O200k))
     }
 
     /// Takes note of the next bytes and returns what the client is to see.
@@ -118,13 +119,7 @@ impl Watch {
     /// What is known of the usage.
     fn usage(&mut self, permit: &Permit) -> Reported {
         match self {
-            Self::Stream(observer) => observer.usage().map_or_else(
-                || {
-                    let (visible, reasoning) = observer.counted();
-                    permit.counted(visible, reasoning)
-                },
-                Reported::Final,
-            ),
+            Self::Stream(observer) => reported(observer, permit),
             Self::Whole(copy) => match copy.reply() {
                 Reply::Reported(usage) => Reported::Final(usage),
                 Reply::Counted { visible, reasoning } => permit.counted(visible, reasoning),
@@ -145,6 +140,18 @@ impl Watch {
             Self::Failed(_) => Outcome::UpstreamFailed,
             Self::Stream(_) | Self::Whole(_) | Self::Unreadable => Outcome::Completed,
         }
+    }
+}
+
+/// What a stream reported; else what was counted of it, with the input as reported, else as expected.
+fn reported(observer: &mut Observer, permit: &Permit) -> Reported {
+    if let Some(usage) = observer.usage() {
+        return Reported::Final(usage);
+    }
+    let (visible, reasoning) = observer.counted();
+    match observer.input() {
+        Some(input) => Reported::Counted(Usage { visible_output: visible, reasoning_output: reasoning, ..input }),
+        None => permit.counted(visible, reasoning),
     }
 }
 

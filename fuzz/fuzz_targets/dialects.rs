@@ -1,4 +1,5 @@
-//! Hostile chat bodies and answers: a call or an error that says what; what is forwarded is still the same request.
+//! Hostile bodies and answers of every dialect: a call or an error that says what; what is forwarded is still the
+//! same request.
 
 #![no_main]
 
@@ -6,14 +7,20 @@ use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use tallygate::costing::{Encoding, count_prompt};
-use tallygate::wire::dialect::openai_chat::{parse, read_reply};
+use tallygate::wire::dialect::{AnswerForm, Dialect};
 
 const MODEL: &str = "another \"model\"";
 
 fuzz_target!(|data: &[u8]| {
-    let _reply = read_reply(data, Encoding::O200k);
+    for dialect in Dialect::ALL {
+        one(dialect, data);
+    }
+});
+
+fn one(dialect: Dialect, data: &[u8]) {
+    let _reply = AnswerForm::new(dialect, false).read(data, Encoding::O200k);
     let body = Bytes::copy_from_slice(data);
-    let parsed = match parse(&body) {
+    let parsed = match dialect.parse(&body) {
         Ok(parsed) => parsed,
         Err(error) => {
             assert!(!error.to_string().is_empty(), "refused without saying why");
@@ -36,4 +43,4 @@ fuzz_target!(|data: &[u8]| {
         object.remove("stream_options");
     }
     assert_eq!(before, after);
-});
+}

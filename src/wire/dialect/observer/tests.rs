@@ -1,6 +1,6 @@
 use bytes::Bytes;
 
-use super::{Observer, StreamEnd};
+use super::{AnswerForm, Dialect, Observer, StreamEnd};
 use crate::costing::Encoding;
 use crate::units::Tokens;
 
@@ -26,7 +26,8 @@ const SHOWN: &str = concat!(
 );
 
 fn pass(parts: &[&str], hide: bool) -> (String, Observer) {
-    let mut observer = Observer::new(Encoding::O200k, hide);
+    let form = AnswerForm { dialect: Dialect::OpenAiChat, hide_usage: hide };
+    let mut observer = form.observer(Encoding::O200k);
     let mut out = Vec::new();
     for part in parts {
         out.extend_from_slice(&observer.push(&Bytes::from(part.as_bytes().to_vec())));

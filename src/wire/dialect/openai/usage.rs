@@ -1,63 +1,15 @@
-//! Reads what an answer says it used, and what it contains where it does not say.
+//! What an answer says it used.
 //!
 //! The reported buckets overlap and are made disjoint here: cached and cache-written input lie inside
 //! `prompt_tokens`, reasoning inside `completion_tokens`. An explicit zero is a zero; what is missing is missing, and
 //! a usage without both totals is no usage. A part larger than its whole is cut down to it.
 
-use serde::Deserialize;
 use serde_json::Value;
 
-use crate::costing::{Encoding, count_text};
 use crate::units::{Tokens, Usage};
 
-/// What a whole, non-streamed answer says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reply {
-    /// The usage the upstream reports.
-    Reported(Usage),
-    /// No usage; the output was counted. Holds output only.
-    Counted {
-        /// Text the caller sees, tool calls included.
-        visible: Tokens,
-        /// Reasoning.
-        reasoning: Tokens,
-    },
-    /// Not a completion.
-    Unreadable,
-}
-
-/// Reads a whole answer.
-#[must_use]
-pub fn read_reply(body: &[u8], encoding: Encoding) -> Reply {
-    #[derive(Deserialize)]
-    struct Form {
-        usage: Option<Value>,
-        choices: Option<Vec<Choice>>,
-    }
-    #[derive(Deserialize)]
-    struct Choice {
-        message: Option<Value>,
-    }
-    let Ok(form) = serde_json::from_slice::<Form>(body) else { return Reply::Unreadable };
-    if let Some(usage) = form.usage.as_ref().and_then(read_usage) {
-        return Reply::Reported(usage);
-    }
-    let Some(choices) = form.choices else { return Reply::Unreadable };
-    let (mut visible, mut reasoning) = (Tokens::ZERO, Tokens::ZERO);
-    for message in choices.iter().filter_map(|choice| choice.message.as_ref()) {
-        for fragment in fragments(message) {
-            match fragment {
-                Fragment::Visible(text) => visible += count_text(encoding, text),
-                Fragment::Reasoning(text) => reasoning += count_text(encoding, text),
-            }
-        }
-    }
-    Reply::Counted { visible, reasoning }
-}
-
 /// Reads a `usage` object; `None` when a total is missing.
-#[must_use]
-pub fn read_usage(usage: &Value) -> Option<Usage> {
+pub(in super::super) fn read_usage(usage: &Value) -> Option<Usage> {
     let number = |value: &Value| value.as_u64().map(Tokens::new);
     let part = |group: &str, name: &str| number(&usage[group][name]);
     let total = number(&usage["total_tokens"]);
@@ -84,35 +36,11 @@ pub fn read_usage(usage: &Value) -> Option<Usage> {
     })
 }
 
-/// A text the model produced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fragment<'a> {
-    /// Part of the answer.
-    Visible(&'a str),
-    /// Part of the reasoning.
-    Reasoning(&'a str),
-}
-
-/// The texts in a message or in a stream's delta, which have the same shape.
-pub(super) fn fragments(message: &Value) -> Vec<Fragment<'_>> {
-    let mut found = Vec::new();
-    found.extend(["content", "refusal"].iter().filter_map(|name| message[*name].as_str()).map(Fragment::Visible));
-    // vLLM and DeepSeek say `reasoning_content`, newer vLLM and OpenRouter `reasoning`; never both count.
-    let reasoning = message["reasoning_content"].as_str().or_else(|| message["reasoning"].as_str());
-    found.extend(reasoning.map(Fragment::Reasoning));
-    let calls = message["tool_calls"].as_array().into_iter().flatten().map(|call| &call["function"]);
-    for function in calls.chain([&message["function_call"]]) {
-        found.extend(["name", "arguments"].iter().filter_map(|name| function[*name].as_str()).map(Fragment::Visible));
-    }
-    found
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
-    use super::{Reply, read_reply, read_usage};
-    use crate::costing::Encoding;
+    use super::read_usage;
     use crate::units::{Tokens, Usage};
 
     fn usage(buckets: [u64; 5]) -> Usage {
@@ -155,18 +83,5 @@ mod tests {
         });
         let read = read_usage(&wrong).expect("totals are there");
         assert_eq!(read, usage([0, 8, 2, 0, 5]));
-    }
-
-    #[test]
-    fn an_answer_without_usage_is_counted() {
-        let body = json!({"choices": [
-            {"message": {"content": "hello world", "reasoning_content": "hello"}},
-            {"message": {"content": null, "tool_calls": [{"function": {"name": "hello", "arguments": "hello"}}]}},
-        ]});
-        let counted = Reply::Counted { visible: Tokens::new(4), reasoning: Tokens::new(1) };
-        assert_eq!(read_reply(body.to_string().as_bytes(), Encoding::O200k), counted);
-        for unreadable in ["", "<html>", "[]", "{}", "{\"error\":{}}"] {
-            assert_eq!(read_reply(unreadable.as_bytes(), Encoding::O200k), Reply::Unreadable, "{unreadable}");
-        }
     }
 }

@@ -1,10 +1,10 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::super::json::Unreadable;
 use super::{Parsed, parse};
 use crate::costing::{Attachment, Effort};
 use crate::units::{self, Limit, Tokens};
+use crate::wire::dialect::Unreadable;
 
 fn read(body: &Value) -> Parsed {
     parse(&Bytes::from(body.to_string())).expect("well formed")
@@ -92,8 +92,8 @@ fn only_the_usage_and_the_model_are_edited() {
     }
     let asked = r#"{"stream":true,"stream_options":{"include_usage": true},"messages":[{"role":"u"}],"model":"m"}"#;
     assert_eq!(edited(asked, "m"), asked);
-    assert!(!parse(&Bytes::from(asked)).expect("well formed").hide_usage);
-    assert!(parse(&Bytes::from(stream)).expect("well formed").hide_usage);
+    assert!(!parse(&Bytes::from(asked)).expect("well formed").answer.hides());
+    assert!(parse(&Bytes::from(stream)).expect("well formed").answer.hides());
 }
 
 #[test]

@@ -6,15 +6,7 @@
 //! chunk without choices; `reasoning_tokens` lie inside `completion_tokens` and `cached_tokens` inside
 //! `prompt_tokens`; a stream ends with `data: [DONE]`.
 
-mod error;
-mod json;
 mod prompt;
 mod request;
-mod response;
-mod stream;
 
-pub use error::error_body;
-pub use json::Unreadable;
-pub use request::{Parsed, parse};
-pub use response::{Reply, read_reply, read_usage};
-pub use stream::{Observer, StreamEnd};
+pub(in super::super) use request::parse;

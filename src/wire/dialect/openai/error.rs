@@ -3,12 +3,11 @@
 use http::StatusCode;
 use serde_json::json;
 
-/// The body of an answer of ours.
-///
-/// The `code` is ours, so that an operator can tell this gateway's limits from the provider's; the `type` is the one
-/// OpenAI uses with that status.
-#[must_use]
-pub fn error_body(status: StatusCode, code: &str, param: Option<&str>, message: &str) -> String {
+use super::super::voice::ErrorBody;
+
+/// The body of an answer of ours. The `code` is ours; the `type` is the one OpenAI uses with that status.
+pub(in super::super) fn body(error: &ErrorBody<'_>) -> String {
+    let ErrorBody { status, code, param, message, request_id: _ } = *error;
     let kind = match status {
         StatusCode::UNAUTHORIZED => "authentication_error",
         StatusCode::FORBIDDEN => "permission_error",

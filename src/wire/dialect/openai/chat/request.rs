@@ -6,7 +6,6 @@
 
 use std::borrow::Cow;
 use std::num::NonZeroU32;
-use std::ops::Range;
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -15,7 +14,9 @@ use serde_json::value::RawValue;
 use crate::costing::{Call, Effort};
 use crate::units::{self, Limit, Tokens};
 
-use super::json::{Unreadable, flag, given, malformed, present, read, span, string, whole};
+use super::super::super::Dialect;
+use super::super::super::body::{AnswerForm, Edit, Parsed};
+use super::super::super::json::{Unreadable, flag, given, malformed, present, read, span, string, whole};
 use super::prompt::read_prompt;
 
 /// The longest model name that is looked at.
@@ -23,47 +24,6 @@ const MAX_MODEL_NAME: usize = 256;
 
 /// The most answers that may be asked for at once; the largest bound any known engine has by default (vLLM).
 const MAX_CHOICES: u32 = 16_384;
-
-/// A body, read.
-#[derive(Clone, Debug)]
-pub struct Parsed {
-    /// What it asks for.
-    pub call: Call,
-    /// Whether the usage chunk was not asked for by the client and is to be hidden from it.
-    pub hide_usage: bool,
-    model_at: Range<usize>,
-    ask_usage: Option<Edit>,
-}
-
-#[derive(Clone, Debug)]
-struct Edit {
-    at: Range<usize>,
-    with: String,
-}
-
-impl Parsed {
-    /// The body for the upstream: with the model's name after aliases, and with usage asked for in a stream.
-    #[must_use]
-    pub fn forward(&self, body: &Bytes, model: &str) -> Bytes {
-        let mut edits: Vec<Edit> = self.ask_usage.clone().into_iter().collect();
-        if model != self.call.model {
-            edits.push(Edit { at: self.model_at.clone(), with: serde_json::Value::from(model).to_string() });
-        }
-        if edits.is_empty() {
-            return body.clone();
-        }
-        edits.sort_by_key(|edit| edit.at.start);
-        let mut edited = Vec::with_capacity(body.len() + 64);
-        let mut from = 0;
-        for edit in edits {
-            edited.extend_from_slice(&body[from..edit.at.start]);
-            edited.extend_from_slice(edit.with.as_bytes());
-            from = edit.at.end;
-        }
-        edited.extend_from_slice(&body[from..]);
-        edited.into()
-    }
-}
 
 #[derive(Deserialize)]
 struct Form<'a> {
@@ -97,7 +57,7 @@ struct Form<'a> {
 ///
 /// # Errors
 /// When it is malformed, naming what and where, or asks for what does not exist here.
-pub fn parse(body: &Bytes) -> Result<Parsed, Unreadable> {
+pub(in super::super::super) fn parse(body: &Bytes) -> Result<Parsed, Unreadable> {
     let text = std::str::from_utf8(body)
         .map_err(|error| malformed(format!("the body is not UTF-8 from byte {}", error.valid_up_to())))?;
     if !text.trim_start().starts_with('{') {
@@ -122,7 +82,8 @@ pub fn parse(body: &Bytes) -> Result<Parsed, Unreadable> {
         streamed,
         bytes: units::Bytes::new(body.len() as u64),
     };
-    Ok(Parsed { call, hide_usage: ask_usage.is_some(), model_at: span(text, model_raw), ask_usage })
+    let answer = AnswerForm { dialect: Dialect::OpenAiChat, hide_usage: ask_usage.is_some() };
+    Ok(Parsed { call, answer, model_at: span(text, model_raw), edits: ask_usage.into_iter().collect() })
 }
 
 fn model_name(raw: &RawValue) -> Result<String, Unreadable> {

@@ -1,0 +1,92 @@
+//! A request that was read, the body that goes upstream in its place, and how its answer is to be read.
+//!
+//! An edit replaces exactly the bytes of one member, so number formats, key order and members we do not know
+//! survive.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use crate::costing::{Call, Encoding};
+
+use super::observer::Observer;
+use super::reply::Reply;
+use super::{Dialect, openai};
+
+/// A body, read.
+#[derive(Clone, Debug)]
+pub struct Parsed {
+    /// What it asks for.
+    pub call: Call,
+    /// How its answer is to be read.
+    pub answer: AnswerForm,
+    pub(super) model_at: Range<usize>,
+    pub(super) edits: Vec<Edit>,
+}
+
+/// Some bytes of a body and what stands in their place.
+#[derive(Clone, Debug)]
+pub(super) struct Edit {
+    pub(super) at: Range<usize>,
+    pub(super) with: String,
+}
+
+impl Parsed {
+    /// The body for the upstream: with the model's name after aliases, and with usage asked for where it must be.
+    #[must_use]
+    pub fn forward(&self, body: &Bytes, model: &str) -> Bytes {
+        let mut edits = self.edits.clone();
+        if model != self.call.model {
+            edits.push(Edit { at: self.model_at.clone(), with: serde_json::Value::from(model).to_string() });
+        }
+        if edits.is_empty() {
+            return body.clone();
+        }
+        edits.sort_by_key(|edit| edit.at.start);
+        let mut edited = Vec::with_capacity(body.len() + 64);
+        let mut from = 0;
+        for edit in edits {
+            edited.extend_from_slice(&body[from..edit.at.start]);
+            edited.extend_from_slice(edit.with.as_bytes());
+            from = edit.at.end;
+        }
+        edited.extend_from_slice(&body[from..]);
+        edited.into()
+    }
+}
+
+/// How the answer to one request is to be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AnswerForm {
+    pub(super) dialect: Dialect,
+    /// Whether usage was not asked for by the client and is to be hidden from it.
+    pub(super) hide_usage: bool,
+}
+
+impl AnswerForm {
+    /// The answer to a plain request.
+    #[must_use]
+    pub fn new(dialect: Dialect, hide_usage: bool) -> Self {
+        Self { dialect, hide_usage }
+    }
+
+    /// Watches a streamed answer.
+    #[must_use]
+    pub fn observer(&self, encoding: Encoding) -> Observer {
+        Observer::new(self.clone(), encoding)
+    }
+
+    /// Reads a whole answer.
+    #[must_use]
+    pub fn read(&self, body: &[u8], encoding: Encoding) -> Reply {
+        match self.dialect {
+            Dialect::OpenAiChat => openai::reply::read(body, encoding),
+        }
+    }
+
+    /// Whether the client sees less of a stream than the upstream sends.
+    #[must_use]
+    pub fn hides(&self) -> bool {
+        self.hide_usage
+    }
+}

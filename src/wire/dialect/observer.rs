@@ -1,0 +1,243 @@
+//! Watches a streamed answer as it passes: what it has produced so far, what it reports, whether it ended well.
+//!
+//! Where we asked for usage and the client did not, the client must not see it: what an API's reader says is to be
+//! hidden is withheld or cut out. Nothing else is changed; where the client asked itself, the bytes pass as they are.
+//! A chunk is not a token: output is counted by its text, unless the upstream tells with every chunk how much there
+//! is.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use crate::costing::{Encoding, OutputCounter};
+use crate::units::{Tokens, Usage};
+
+use super::body::AnswerForm;
+use super::reply::Fragment;
+use super::sse::{Piece, Splitter};
+use super::{Dialect, openai};
+
+/// The most answers of one request that are counted apart; more are counted together with the last.
+const MAX_COUNTERS: usize = 64;
+
+/// Bytes to a token where an event is too large to be read.
+const OPAQUE_BYTES_PER_TOKEN: u64 = 4;
+
+/// How far a stream has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamEnd {
+    /// Not to its end.
+    Open,
+    /// To its final event: the whole answer was produced.
+    Final,
+    /// The upstream reported an error inside the stream.
+    Failed,
+}
+
+/// What the client is to see of an event, where usage is hidden from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Show {
+    /// All of it.
+    All,
+    /// Nothing.
+    Nothing,
+    /// All but the member whose value stands here in the event's data.
+    AllBut(Range<usize>),
+}
+
+/// Watches one stream.
+#[derive(Debug)]
+pub struct Observer {
+    form: AnswerForm,
+    splitter: Splitter,
+    tally: Tally,
+}
+
+impl Observer {
+    /// An observer that has seen nothing.
+    pub(super) fn new(form: AnswerForm, encoding: Encoding) -> Self {
+        Self { form, splitter: Splitter::default(), tally: Tally::new(encoding) }
+    }
+
+    /// Takes the next bytes and gives out what the client is to see of them; possibly nothing yet.
+    pub fn push(&mut self, bytes: &Bytes) -> Bytes {
+        let mut out = Vec::new();
+        for piece in self.splitter.push(bytes) {
+            let shown = self.observe(piece);
+            if self.form.hide_usage {
+                out.extend_from_slice(&shown);
+            }
+        }
+        if self.form.hide_usage { out.into() } else { bytes.clone() }
+    }
+
+    /// Ends the stream and gives out what was still held back.
+    pub fn finish(&mut self) -> Bytes {
+        let shown = self.splitter.finish().map(|piece| self.observe(piece)).unwrap_or_default();
+        if self.form.hide_usage { shown } else { Bytes::new() }
+    }
+
+    /// The output so far, all answers together: as the upstream tells it, else counted, and then of the newest words
+    /// only that there are some.
+    #[must_use]
+    pub fn output_so_far(&self) -> Tokens {
+        self.tally.output_so_far()
+    }
+
+    /// The output counted exactly: what is visible, and reasoning.
+    pub fn counted(&mut self) -> (Tokens, Tokens) {
+        self.tally.counted()
+    }
+
+    /// The usage the upstream reported, the latest where there were several. A report that more output followed is
+    /// none.
+    #[must_use]
+    pub fn usage(&self) -> Option<Usage> {
+        self.tally.usage.filter(|_| !self.tally.outdated)
+    }
+
+    /// The input the upstream reported, whether or not it came to reporting the output.
+    #[must_use]
+    pub fn input(&self) -> Option<Usage> {
+        self.tally.usage.or(self.tally.input).map(|usage| usage.input_only())
+    }
+
+    /// How far the stream has come.
+    #[must_use]
+    pub fn end(&self) -> StreamEnd {
+        self.tally.end
+    }
+
+    /// Notes what a piece says and returns what is to be shown of it.
+    fn observe(&mut self, piece: Piece) -> Bytes {
+        match piece {
+            Piece::Opaque(raw) => {
+                self.tally.opaque += raw.len() as u64;
+                raw
+            }
+            Piece::Event { raw, data: None } => raw,
+            Piece::Event { raw, data: Some(data) } if data.trim() == "[DONE]" => {
+                self.tally.end_as(StreamEnd::Final);
+                raw
+            }
+            Piece::Event { raw, data: Some(data) } => {
+                let show = match self.form.dialect {
+                    Dialect::OpenAiChat => openai::chunk::observe(&data, &mut self.tally),
+                };
+                match show {
+                    Show::All => raw,
+                    Show::Nothing => Bytes::new(),
+                    Show::AllBut(value) => without_member(&raw, &data, value),
+                }
+            }
+        }
+    }
+}
+
+/// What a stream has said so far. The readers of the APIs fill it in.
+#[derive(Debug)]
+pub(super) struct Tally {
+    encoding: Encoding,
+    visible: Vec<OutputCounter>,
+    reasoning: Vec<OutputCounter>,
+    opaque: u64,
+    input: Option<Usage>,
+    usage: Option<Usage>,
+    /// Whether output followed the usage reported last.
+    outdated: bool,
+    /// The output so far as the upstream tells it, where it does.
+    told: Option<Tokens>,
+    end: StreamEnd,
+}
+
+impl Tally {
+    fn new(encoding: Encoding) -> Self {
+        Self {
+            encoding,
+            visible: Vec::new(),
+            reasoning: Vec::new(),
+            opaque: 0,
+            input: None,
+            usage: None,
+            outdated: false,
+            told: None,
+            end: StreamEnd::Open,
+        }
+    }
+
+    /// Adds a text to one of the answers.
+    pub(super) fn add(&mut self, index: usize, fragment: Fragment<'_>) {
+        let index = index.min(MAX_COUNTERS - 1);
+        let (counters, text) = match fragment {
+            Fragment::Visible(text) => (&mut self.visible, text),
+            Fragment::Reasoning(text) => (&mut self.reasoning, text),
+        };
+        self.outdated |= !text.is_empty();
+        if counters.len() <= index {
+            counters.resize_with(index + 1, || OutputCounter::new(self.encoding));
+        }
+        counters[index].push(text);
+    }
+
+    /// Takes note of a reported usage. A later one replaces it: reports are cumulative.
+    pub(super) fn report(&mut self, usage: Usage) {
+        self.usage = Some(usage);
+        self.outdated = false;
+    }
+
+    /// Takes note of how much output there is so far, as the upstream tells it.
+    pub(super) fn tell(&mut self, output: Tokens) {
+        self.told = Some(output);
+    }
+
+    /// The first end stands: an error after the final event changes nothing, nor does `[DONE]` after an error.
+    pub(super) fn end_as(&mut self, end: StreamEnd) {
+        if self.end == StreamEnd::Open {
+            self.end = end;
+        }
+    }
+
+    fn output_so_far(&self) -> Tokens {
+        self.told.unwrap_or_else(|| {
+            let text: Tokens = self.visible.iter().chain(&self.reasoning).map(OutputCounter::so_far).sum();
+            text + self.opaque_tokens()
+        })
+    }
+
+    fn counted(&mut self) -> (Tokens, Tokens) {
+        let visible: Tokens = self.visible.iter_mut().map(OutputCounter::exact).sum();
+        let reasoning = self.reasoning.iter_mut().map(OutputCounter::exact).sum();
+        (visible + self.opaque_tokens(), reasoning)
+    }
+
+    fn opaque_tokens(&self) -> Tokens {
+        Tokens::new(self.opaque.div_ceil(OPAQUE_BYTES_PER_TOKEN))
+    }
+}
+
+/// The event without one member of its data. Only where the data stands in one piece in the event; else as it is, since
+/// a `null` too many is better than a broken event.
+fn without_member(raw: &Bytes, data: &str, value: Range<usize>) -> Bytes {
+    let Some(at) = raw.windows(data.len().max(1)).position(|window| window == data.as_bytes()) else {
+        return raw.clone();
+    };
+    let before = data[..value.start].trim_end();
+    let Some(name_end) = before.strip_suffix(':').map(str::trim_end).and_then(|name| name.strip_suffix('"')) else {
+        return raw.clone();
+    };
+    let Some(name_start) = name_end.rfind('"') else { return raw.clone() };
+    let (head, tail) = (&data[..name_start], data[value.end..].trim_start());
+    let (head, tail) = match tail.strip_prefix(',') {
+        Some(tail) => (head, tail.trim_start()),
+        None => (head.trim_end().strip_suffix(',').unwrap_or(head), tail),
+    };
+    let mut out = Vec::with_capacity(raw.len());
+    out.extend_from_slice(&raw[..at]);
+    out.extend_from_slice(head.as_bytes());
+    out.extend_from_slice(tail.as_bytes());
+    out.extend_from_slice(&raw[at + data.len()..]);
+    out.into()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,45 @@
+//! How an answer of ours is written, so that the caller's SDK understands it.
+
+use http::{HeaderName, StatusCode};
+
+use super::openai;
+
+/// A family of APIs whose errors look alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Voice {
+    /// `{"error": {message, type, param, code}}`, request id in `x-request-id`.
+    OpenAi,
+}
+
+/// What an error body says.
+#[derive(Clone, Copy, Debug)]
+pub struct ErrorBody<'a> {
+    /// The answer's status.
+    pub status: StatusCode,
+    /// Our code, so that an operator can tell this gateway's limits from the provider's.
+    pub code: &'a str,
+    /// The member of the request that is at fault, where one is.
+    pub param: Option<&'a str>,
+    /// The words for a person.
+    pub message: &'a str,
+    /// The id of the decision.
+    pub request_id: &'a str,
+}
+
+impl Voice {
+    /// The body of an answer of ours.
+    #[must_use]
+    pub fn error_body(self, error: &ErrorBody<'_>) -> String {
+        match self {
+            Self::OpenAi => openai::error::body(error),
+        }
+    }
+
+    /// The header in which the SDKs look for the request's id.
+    #[must_use]
+    pub const fn request_id(self) -> HeaderName {
+        match self {
+            Self::OpenAi => HeaderName::from_static("x-request-id"),
+        }
+    }
+}
