@@ -1,7 +1,8 @@
 //! Puts a price on a call: input as counted, output as predicted, under the price list the policy selects.
 //!
 //! Never more output than the client's own cap times the answers it asks for; a call without a cap has no cap here
-//! either. Never less than what the request insists on.
+//! either. Never less than what the request insists on. A prediction never makes a request larger than its pool
+//! admits: whether it is too large for good is for its input and its own words to say, not for a guess.
 
 use crate::policy::model::Selection;
 use crate::units::{Limit, Price, TenantId, Tokens, Usage};
@@ -23,9 +24,16 @@ pub struct Quote {
 }
 
 impl Quote {
-    /// Prices a call whose input was counted.
+    /// Prices a call whose input was counted, for a pool that admits requests of at most so many tokens.
     #[must_use]
-    pub fn new(call: &Call, input: Tokens, tenant: &TenantId, selection: &Selection, predictor: &Predictor) -> Self {
+    pub fn new(
+        call: &Call,
+        input: Tokens,
+        tenant: &TenantId,
+        selection: &Selection,
+        predictor: &Predictor,
+        most: Limit<Tokens>,
+    ) -> Self {
         let key = PredictKey {
             tenant: tenant.clone(),
             model: selection.model.clone(),
@@ -38,9 +46,15 @@ impl Quote {
             Limit::AtMost(cap) => Limit::AtMost(cap.times(u64::from(call.choices.get()))),
         };
         let least = call.least.times(u64::from(call.choices.get()));
-        let output = predictor.predict(&key).max(least);
+        let output = admissible(predictor.predict(&key), input, most).max(least);
         Self { expected: Usage::plain(input, output), output_cap, price: selection.price, key }
     }
+}
+
+/// A predicted output, as far as a request with this input may have it in a pool that admits at most so many tokens.
+#[must_use]
+pub fn admissible(predicted: Tokens, input: Tokens, most: Limit<Tokens>) -> Tokens {
+    most.cap().map_or(predicted, |most| predicted.min(most.saturating_sub(input)))
 }
 
 #[cfg(test)]
@@ -53,6 +67,10 @@ mod tests {
     use crate::units::{Bytes, ClassIndex, Limit, Model, PoolIndex, Price, TenantId, TokenWeight, Tokens, Weight};
 
     fn quote(cap: Limit<Tokens>, choices: u32, predictor: &Predictor) -> Quote {
+        quote_within(cap, choices, predictor, Limit::Unlimited)
+    }
+
+    fn quote_within(cap: Limit<Tokens>, choices: u32, predictor: &Predictor, most: Limit<Tokens>) -> Quote {
         let call = Call {
             model: "alias".into(),
             prompt: Prompt::default(),
@@ -70,7 +88,7 @@ mod tests {
             weight: Weight::ONE,
             price: Price::new(TokenWeight::ONE, [TokenWeight::ONE; 5]),
         };
-        Quote::new(&call, Tokens::new(100), &TenantId::from("acme"), &selection, predictor)
+        Quote::new(&call, Tokens::new(100), &TenantId::from("acme"), &selection, predictor, most)
     }
 
     #[test]
@@ -81,6 +99,21 @@ mod tests {
         assert_eq!(capped.expected.output(), Tokens::new(150));
         assert_eq!(quote(Limit::AtMost(Tokens::ZERO), 1, &predictor).expected.output(), Tokens::ZERO);
         assert_eq!(quote(Limit::Unlimited, 3, &predictor).output_cap, Limit::Unlimited);
+    }
+
+    #[test]
+    fn a_poisoned_predictor_never_makes_a_request_too_large() {
+        let mut predictor = Predictor::new(EffortFactors::NEUTRAL);
+        let first = quote(Limit::Unlimited, 1, &predictor);
+        for _ in 0..50 {
+            predictor.learn(&first.key, Tokens::ZERO, Tokens::new(u64::MAX));
+        }
+        let within = |most: u64| {
+            let most = Limit::AtMost(Tokens::new(most));
+            quote_within(Limit::Unlimited, 128, &predictor, most).expected.total().get()
+        };
+        assert_eq!((within(1_000_000), within(150), within(100)), (1_000_000, 150, 100));
+        assert_eq!(within(99), 100, "the input alone is too large, and stays so");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::admission::{
     Effect, Ending, Engine, Event, Input, Options, Outcome as End, Reason, Refusal, Reported, Request, Retry, Slots,
     Subject, Ticket, Verdict,
 };
-use crate::costing::PredictKey;
+use crate::costing::{PredictKey, admissible};
 use crate::ledger::{Ledger, Memory, Movement};
 use crate::policy::model::{Charge, Policy, Selection};
 use crate::units::{Bytes, Instant, PoolIndex, RequestId, TicketId, Tokens, Usage, VirtualTokens};
@@ -156,7 +156,9 @@ impl<'a> Desk<'a> {
             self.end(index, Outcome::Refused);
             return;
         };
+        let most = self.policy.pools[selection.pool.index()].max_request_tokens;
         let predicted = self.guesser.predict(&key(demand, &selection), demand.produced());
+        let predicted = admissible(predicted, demand.input, most);
         let record = &mut self.records[index];
         record.class = Some(Arc::clone(&self.policy.classes[selection.class.index()].name));
         record.predicted = Some(predicted);
