@@ -22,6 +22,7 @@ use crate::shell::{self, Gate};
 use crate::sim::EngineSpec;
 use crate::units::Span;
 use crate::wire::admin::{Admin, Token};
+use crate::wire::ext_proc::{self, ExtProc};
 use crate::wire::proxy::{Proxy, Upstream};
 use crate::wire::server;
 
@@ -48,13 +49,15 @@ const LAST_WORDS: Span = Span::from_secs(1);
 pub struct App {
     gate: Gate,
     proxy: SocketAddr,
+    grpc: SocketAddr,
     admin: SocketAddr,
     upstreams: Vec<(String, String)>,
     demo: Option<Demo>,
     grace: Span,
-    stop_proxy: CancellationToken,
+    stop_doors: CancellationToken,
     stop_admin: CancellationToken,
     proxy_server: JoinHandle<()>,
+    grpc_server: JoinHandle<()>,
     admin_server: JoinHandle<()>,
 }
 
@@ -70,8 +73,10 @@ impl App {
         let warming = tokio::task::spawn_blocking(|| Encoding::O200k.warm());
         let metrics = Metrics::new(policy.clone()).context("setting up metrics")?;
         let proxy_listener = listen(settings.proxy, "proxy").await?;
+        let grpc_listener = listen(settings.grpc, "gRPC server").await?;
         let admin_listener = listen(settings.admin, "admin API").await?;
         let (proxy, admin) = (proxy_listener.local_addr()?, admin_listener.local_addr()?);
+        let grpc = grpc_listener.local_addr()?;
 
         let demo = start_demo(&settings).await?;
         let default_upstream = match &demo {
@@ -85,22 +90,26 @@ impl App {
         let gate = Gate::start(policy, metrics, seed(), epoch());
         let token = settings.admin_token.as_ref().map(|secret| Token::new(secret.reveal().trim()));
         let admin_api = Admin::new(gate.clone(), token, admin.ip())?;
+        let asked_by_envoy = ExtProc::new(gate.clone(), settings.door.clone(), grpc.ip());
         let door = Proxy::new(gate.clone(), upstream, settings.door, proxy.ip());
         warming.await.context("loading the tokenizer")?;
 
-        let (stop_proxy, stop_admin) = (CancellationToken::new(), CancellationToken::new());
-        let proxy_server = server::serve(proxy_listener, stop_proxy.clone(), move |request| door.handle(request));
+        let (stop_doors, stop_admin) = (CancellationToken::new(), CancellationToken::new());
+        let proxy_server = server::serve(proxy_listener, stop_doors.clone(), move |request| door.handle(request));
+        let grpc_server = ext_proc::serve(grpc_listener, stop_doors.clone(), asked_by_envoy);
         let admin_server = server::serve(admin_listener, stop_admin.clone(), move |request| admin_api.handle(request));
         Ok(Self {
             gate,
             proxy,
+            grpc,
             admin,
             upstreams,
             demo,
             grace: settings.grace,
-            stop_proxy,
+            stop_doors,
             stop_admin,
             proxy_server: tokio::spawn(proxy_server),
+            grpc_server: tokio::spawn(grpc_server),
             admin_server: tokio::spawn(admin_server),
         })
     }
@@ -109,6 +118,12 @@ impl App {
     #[must_use]
     pub fn proxy(&self) -> SocketAddr {
         self.proxy
+    }
+
+    /// Where the gRPC server listens.
+    #[must_use]
+    pub fn grpc(&self) -> SocketAddr {
+        self.grpc
     }
 
     /// Where the admin API listens.
@@ -131,15 +146,18 @@ impl App {
 
     /// Stops: refuses newcomers, serves what is queued and what runs within the grace, cuts the rest off.
     pub async fn stop(mut self) {
-        self.stop_proxy.cancel();
+        self.stop_doors.cancel();
         if let Err(broken) = shell::drain(&self.gate, self.grace).await {
             tracing::error!(%broken, "stopping at once");
         }
         let patience = self.gate.clock().sleep(LAST_WORDS);
         tokio::select! {
-            // How the server ended no longer matters.
-            _ended = &mut self.proxy_server => {}
-            () = patience => self.proxy_server.abort(),
+            // How the servers ended no longer matters.
+            _ended = async { (&mut self.proxy_server).await.and((&mut self.grpc_server).await) } => {}
+            () = patience => {
+                self.proxy_server.abort();
+                self.grpc_server.abort();
+            }
         }
         self.stop_admin.cancel();
         self.admin_server.abort();

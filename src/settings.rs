@@ -22,13 +22,15 @@ pub struct Settings {
     pub ledger: LedgerKind,
     /// Where the proxy listens.
     pub proxy: SocketAddr,
+    /// Where the gRPC server listens, which Envoy asks.
+    pub grpc: SocketAddr,
     /// Where the admin API listens.
     pub admin: SocketAddr,
     /// Whether to bring a simulated engine as the upstream.
     pub demo: bool,
     /// How long shutting down waits for what is queued and what runs.
     pub grace: Span,
-    /// What the proxy is told beside the policy.
+    /// What the doors are told beside the policy.
     pub door: Door,
     /// The admin API's token.
     pub admin_token: Option<Secret>,
@@ -39,7 +41,7 @@ pub struct Settings {
 pub struct Door {
     /// The largest body that is read.
     pub body_most: Bytes,
-    /// The memory that the bodies of all requests together may take.
+    /// The memory that the bodies of all requests together may take, at each door.
     pub bodies_most: Bytes,
     /// How long a client may take to send its body.
     pub body_within: Span,
@@ -47,7 +49,7 @@ pub struct Door {
     pub begin_within: Span,
     /// How long the upstream may say nothing in the middle of its answer.
     pub idle_most: Span,
-    /// The key shown to the upstream in place of the client's.
+    /// The key the proxy shows to the upstream in place of the client's. Envoy shows its own.
     pub upstream_key: Option<http::HeaderValue>,
 }
 

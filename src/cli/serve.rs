@@ -14,7 +14,7 @@ use crate::settings::{ADMIN_TOKEN, Door, LedgerKind, Secret, Settings, UPSTREAM_
 use crate::shell;
 use crate::units::Span;
 
-/// Run the gateway: a reverse proxy for OpenAI chat completions that shares its upstream fairly.
+/// Run the gateway: it shares an upstream fairly, as a reverse proxy or as what Envoy asks about every request.
 ///
 /// Secrets come from the environment: TALLYGATE_UPSTREAM_KEY is shown to the upstream in place of the client's key,
 /// TALLYGATE_ADMIN_TOKEN guards the admin API. RUST_LOG chooses what is logged (default: info).
@@ -32,6 +32,9 @@ pub(super) struct Serve {
     /// Where the proxy listens.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     proxy: SocketAddr,
+    /// Where the gRPC server listens, which Envoy's ext_proc filter asks.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9001")]
+    grpc: SocketAddr,
     /// Where the admin API listens.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9090")]
     admin: SocketAddr,
@@ -81,6 +84,7 @@ impl Serve {
             upstream: self.upstream,
             ledger: self.ledger,
             proxy: self.proxy,
+            grpc: self.grpc,
             admin: self.admin,
             demo: self.demo,
             grace: Span::from(self.shutdown_grace),
@@ -119,7 +123,8 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
 
 /// What listens where, and what to try next.
 fn announcement(app: &App, demo: bool) -> String {
-    let (proxy, admin, version) = (app.proxy(), app.admin(), env!("CARGO_PKG_VERSION"));
+    let (proxy, grpc, admin) = (app.proxy(), app.grpc(), app.admin());
+    let version = env!("CARGO_PKG_VERSION");
     let simulated = if demo { " (simulated engine)" } else { "" };
     let pools: String =
         app.upstreams().iter().map(|(pool, upstream)| format!("  pool {pool:<5} {upstream}{simulated}\n")).collect();
@@ -127,6 +132,7 @@ fn announcement(app: &App, demo: bool) -> String {
         "\
 tallygate {version}
   proxy      http://{proxy}/v1/chat/completions
+  grpc       {grpc}
   admin      http://{admin}/v1/tenants
 {pools}
 Try:

@@ -64,8 +64,25 @@ pub enum TenantSource {
     ApiKey(Arc<KeyRing>),
     /// A header, believed only on a trusted listener.
     Header(http::HeaderName),
+    /// A value that Envoy vouches for in the metadata of a request.
+    Metadata(MetadataKey),
     /// Everybody who got this far.
     Fallback(TenantId),
+}
+
+/// Where in Envoy's dynamic metadata a value stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetadataKey {
+    /// The namespace, which is the name of the filter that wrote it.
+    pub namespace: String,
+    /// The fields to follow below it. Never empty.
+    pub path: Vec<String>,
+}
+
+impl std::fmt::Display for MetadataKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.path.join("."))
+    }
 }
 
 /// The known API keys, by SHA-256. The keys themselves are never held.
@@ -87,15 +104,21 @@ pub struct ApiKey {
 }
 
 /// Which listeners' headers may name the tenant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
     /// Those bound to a loopback address.
     Loopback,
     /// Exactly these.
-    Listeners {
-        /// The reverse proxy's listener.
-        proxy: bool,
-    },
+    Listeners(Vec<Listener>),
+}
+
+/// A listener that requests come in by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listener {
+    /// The reverse proxy's.
+    Proxy,
+    /// The gRPC server's, which Envoy asks.
+    Grpc,
 }
 
 /// What tokens cost.

@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::{Notify, oneshot};
 
-use crate::admission::{Ending, Engine, Input, Options, Refusal, Slots, Subject};
+use crate::admission::{Ending, Engine, Event, Input, Options, Refusal, Slots, Subject};
 use crate::costing::{Call, Predictor};
 use crate::ledger::Memory;
 use crate::observe::{Journal, Metrics, Totals};
 use crate::policy::Policy;
 use crate::policy::model::{Caller, Selection};
-use crate::units::{DecisionId, Instant, PoolIndex, RequestId, Span, TicketId, Tokens};
+use crate::units::{DecisionId, Instant, PoolIndex, RequestId, Span, TicketId, Tokens, VirtualTokens};
 
 use super::clock::Clock;
 use super::desk::{Answer, Delivery, Desk, Said};
@@ -250,9 +250,19 @@ impl Gate {
         let _broken = self.transact(|desk, now| desk.step(now, Input::Progress { ticket, output }));
     }
 
-    pub(super) fn settle(&self, ticket: TicketId, ending: Ending) {
+    /// Settles a ticket, and tells what it came to.
+    pub(super) fn settle(&self, ticket: TicketId, ending: Ending) -> Option<VirtualTokens> {
+        let mut charged = None;
         // A broken core lets nothing through, so nothing waits for this slot.
-        let _broken = self.transact(|desk, now| desk.step(now, Input::Settle { ticket, ending }));
+        let _broken = self.transact(|desk, now| {
+            let said = desk.step(now, Input::Settle { ticket, ending });
+            charged = said.events.iter().find_map(|event| match event {
+                Event::Settled { ticket: settled, cost, .. } if *settled == ticket => Some(*cost),
+                _ => None,
+            });
+            said
+        });
+        charged
     }
 
     fn lock(&self) -> Result<MutexGuard<'_, Desk>, Broken> {

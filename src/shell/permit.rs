@@ -5,7 +5,7 @@
 //! far. One that was dropped before anything was sent upstream costs nothing, since nothing was produced.
 
 use crate::admission::{Ending, Outcome, Reported, Ticket};
-use crate::units::{PoolIndex, Span, Tokens, Usage};
+use crate::units::{PoolIndex, Span, Tokens, Usage, VirtualTokens};
 
 use super::gate::Gate;
 
@@ -79,16 +79,17 @@ impl Permit {
         Reported::Counted(Usage { reasoning_output: reasoning, ..self.expected.with_output(visible) })
     }
 
-    /// Ends the request.
-    pub fn settle(mut self, ending: Ending) {
-        self.end(ending);
+    /// Ends the request, and tells what it came to; nothing where the core is broken.
+    pub fn settle(mut self, ending: Ending) -> Option<VirtualTokens> {
+        self.end(ending)
     }
 
-    fn end(&mut self, ending: Ending) {
-        if self.stage != Stage::Settled {
-            self.stage = Stage::Settled;
-            self.gate.settle(self.ticket.id, ending);
+    fn end(&mut self, ending: Ending) -> Option<VirtualTokens> {
+        if self.stage == Stage::Settled {
+            return None;
         }
+        self.stage = Stage::Settled;
+        self.gate.settle(self.ticket.id, ending)
     }
 }
 

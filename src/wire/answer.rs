@@ -54,6 +54,13 @@ pub enum Refused {
         /// The most that is read.
         most: Bytes,
     },
+    /// The body is larger than the proxy in front of us reads.
+    BodyTooLargeInFront,
+    /// The proxy in front of us gave up while the request waited for its turn.
+    HeldTooLong {
+        /// How long it had waited.
+        waited: Span,
+    },
     /// The bodies of other requests take all the memory there is for them.
     NoMemory,
     /// No pool serves the model.
@@ -87,7 +94,8 @@ impl Refused {
             Self::ByCore(refusal) => refusal.reason.code(),
             Self::Unidentified(_) => "unidentified",
             Self::Malformed(_) => "malformed",
-            Self::BodyTooLarge { .. } => "too_large",
+            Self::BodyTooLarge { .. } | Self::BodyTooLargeInFront => "too_large",
+            Self::HeldTooLong { .. } => "expired",
             Self::NoMemory => "queue_full",
             Self::ModelNotFound(_) => "model_not_found",
             Self::Unsupported(_) => "unsupported",
@@ -108,8 +116,8 @@ impl Refused {
             },
             Self::Unidentified(_) => StatusCode::UNAUTHORIZED,
             Self::Malformed(_) | Self::Unsupported(_) => StatusCode::BAD_REQUEST,
-            Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::NoMemory => StatusCode::TOO_MANY_REQUESTS,
+            Self::BodyTooLarge { .. } | Self::BodyTooLargeInFront => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::HeldTooLong { .. } | Self::NoMemory => StatusCode::TOO_MANY_REQUESTS,
             Self::ModelNotFound(_) => StatusCode::NOT_FOUND,
             Self::UpstreamUnreachable(_) => StatusCode::BAD_GATEWAY,
             Self::UpstreamTimedOut(_) => StatusCode::GATEWAY_TIMEOUT,
@@ -126,6 +134,10 @@ impl Refused {
             | Self::UpstreamUnreachable(what)
             | Self::UpstreamTimedOut(what) => what.clone(),
             Self::BodyTooLarge { most } => format!("the body is larger than the {} bytes that are read", most.get()),
+            Self::BodyTooLargeInFront => "the body is larger than the proxy in front of this gateway reads".into(),
+            Self::HeldTooLong { waited } => {
+                format!("it had waited {waited} for its turn when the proxy in front of this gateway gave up")
+            }
             Self::NoMemory => "the requests already here take all the memory there is for bodies".into(),
             Self::ModelNotFound(model) => format!("no pool serves the model {model:?}"),
             Self::Internal => "the gateway failed to handle this request; it was not sent on".into(),
@@ -139,7 +151,7 @@ impl Refused {
                 Retry::Unknown => Wait::Guessed(guess(decision)),
                 Retry::Never => Wait::Unsaid,
             },
-            Self::NoMemory => Wait::Guessed(guess(decision)),
+            Self::HeldTooLong { .. } | Self::NoMemory => Wait::Guessed(guess(decision)),
             _ => Wait::Unsaid,
         }
     }
@@ -283,6 +295,8 @@ mod tests {
             (Refused::Unidentified("x".into()), 401, "unidentified", "authentication_error"),
             (Refused::Malformed("x".into()), 400, "malformed", "invalid_request_error"),
             (Refused::BodyTooLarge { most: Bytes::new(5) }, 413, "too_large", "invalid_request_error"),
+            (Refused::BodyTooLargeInFront, 413, "too_large", "invalid_request_error"),
+            (Refused::HeldTooLong { waited: span }, 429, "expired", "rate_limit_error"),
             (Refused::NoMemory, 429, "queue_full", "rate_limit_error"),
             (Refused::ModelNotFound("x".into()), 404, "model_not_found", "invalid_request_error"),
             (Refused::Unsupported("x".into()), 400, "unsupported", "invalid_request_error"),

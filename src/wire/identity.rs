@@ -1,7 +1,7 @@
 //! Finds out who is calling: verified, or nobody.
 //!
 //! The policy's rules are tried in order and the first that yields a tenant decides. A header names a tenant only on
-//! a trusted listener. A key that is presented and not known is refused at once and never passed to the next rule,
+//! a trusted listener; metadata comes from Envoy itself, which is the only one that speaks to that listener. A key that is presented and not known is refused at once and never passed to the next rule,
 //! or a typing mistake would turn a tenant into the anonymous one. Session and class are what the client says; they
 //! only ever divide the tenant's own share. Keys are known by their SHA-256 alone.
 
@@ -9,7 +9,7 @@ use http::HeaderMap;
 use http::header::{AUTHORIZATION, HeaderName};
 use sha2::{Digest, Sha256};
 
-use crate::policy::model::{Caller, Identity, TenantSource, Trust};
+use crate::policy::model::{Caller, Identity, Listener, MetadataKey, TenantSource, Trust};
 use crate::units::{SessionId, TenantId};
 
 /// The longest name a client may give anything.
@@ -40,12 +40,37 @@ pub enum IdentityError {
     Malformed(String),
 }
 
-/// Whether headers on this listener may name the tenant.
+/// What a proxy before us has verified about the caller, and vouches for.
+pub trait Claims {
+    /// The claim at a place, if there is one.
+    fn claim(&self, key: &MetadataKey) -> Option<Claim<'_>>;
+}
+
+/// One thing vouched for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim<'a> {
+    /// A text, which may be a name.
+    Text(&'a str),
+    /// Something else, which is not.
+    Other,
+}
+
+/// Nothing is vouched for: the client speaks to us directly.
+#[derive(Clone, Copy, Debug)]
+pub struct NoClaims;
+
+impl Claims for NoClaims {
+    fn claim(&self, _key: &MetadataKey) -> Option<Claim<'_>> {
+        None
+    }
+}
+
+/// Whether headers on a listener bound to this address may name the tenant.
 #[must_use]
-pub fn trusts_proxy(trust: Trust, listener: std::net::IpAddr) -> bool {
+pub fn trusts(trust: &Trust, listener: Listener, bound_to: std::net::IpAddr) -> bool {
     match trust {
-        Trust::Loopback => listener.is_loopback(),
-        Trust::Listeners { proxy } => proxy,
+        Trust::Loopback => bound_to.is_loopback(),
+        Trust::Listeners(named) => named.contains(&listener),
     }
 }
 
@@ -54,15 +79,38 @@ pub fn trusts_proxy(trust: Trust, listener: std::net::IpAddr) -> bool {
 /// # Errors
 /// When no rule yields a tenant, a key is unknown, or a header is no name.
 pub fn identify(rules: &Identity, trusted: bool, headers: &HeaderMap) -> Result<Identified, IdentityError> {
-    let (tenant, by_key) = tenant(rules, trusted, headers)?;
+    identify_vouched(rules, trusted, headers, &NoClaims)
+}
+
+/// Applies the identity rules to a request's headers and to what the proxy before us vouches for.
+///
+/// # Errors
+/// When no rule yields a tenant, a key is unknown, or a header or claim is no name.
+pub fn identify_vouched(
+    rules: &Identity,
+    trusted: bool,
+    headers: &HeaderMap,
+    claims: &impl Claims,
+) -> Result<Identified, IdentityError> {
+    let (tenant, by_key) = tenant(rules, trusted, headers, claims)?;
     let session = first_name(headers, &rules.session)?.map(SessionId::from);
     let wished_class = first_name(headers, &rules.class)?.map(str::to_owned);
     Ok(Identified { caller: Caller { tenant, session, wished_class }, by_key })
 }
 
-fn tenant(rules: &Identity, trusted: bool, headers: &HeaderMap) -> Result<(TenantId, bool), IdentityError> {
+fn tenant(
+    rules: &Identity,
+    trusted: bool,
+    headers: &HeaderMap,
+    claims: &impl Claims,
+) -> Result<(TenantId, bool), IdentityError> {
     for rule in &rules.tenant {
         match rule {
+            TenantSource::Metadata(key) => {
+                if let Some(tenant) = claims.claim(key).map(|claim| claimed(key, claim)).transpose()?.flatten() {
+                    return Ok((TenantId::from(tenant), false));
+                }
+            }
             TenantSource::ApiKey(ring) => {
                 if let Some(key) = presented_key(headers)? {
                     let key = ring.lookup(&Sha256::digest(key).into()).ok_or(IdentityError::UnknownKey)?;
@@ -90,6 +138,7 @@ fn wanted(rules: &Identity, trusted: bool) -> String {
             TenantSource::ApiKey(_) => Some("an API key (Authorization: Bearer, or x-api-key)".into()),
             TenantSource::Header(name) if trusted => Some(format!("the header {name}")),
             TenantSource::Header(name) => Some(format!("the header {name}, but only on a trusted listener")),
+            TenantSource::Metadata(key) => Some(format!("what Envoy puts into its metadata as {key}")),
             TenantSource::Fallback(_) => None,
         })
         .collect();
@@ -116,14 +165,26 @@ fn first_name<'a>(headers: &'a HeaderMap, names: &[HeaderName]) -> Result<Option
 /// The name a header gives; `None` when it is absent or empty.
 fn name_in<'a>(headers: &'a HeaderMap, header: &HeaderName) -> Result<Option<&'a str>, IdentityError> {
     let Some(value) = single(headers, header)? else { return Ok(None) };
-    let name = std::str::from_utf8(value.as_bytes())
-        .ok()
+    readable(std::str::from_utf8(value.as_bytes()).ok(), &format_args!("the header {header}"))
+}
+
+/// The name a claim gives; `None` when it is empty.
+fn claimed<'a>(key: &MetadataKey, claim: Claim<'a>) -> Result<Option<&'a str>, IdentityError> {
+    let text = match claim {
+        Claim::Text(text) => Some(text),
+        Claim::Other => None,
+    };
+    readable(text, &format_args!("the metadata {key}"))
+}
+
+fn readable<'a>(text: Option<&'a str>, whose: &std::fmt::Arguments<'_>) -> Result<Option<&'a str>, IdentityError> {
+    let name = text
         .filter(|name| !name.chars().any(char::is_control))
-        .ok_or_else(|| IdentityError::Malformed(format!("the header {header} must be plain UTF-8 text")))?
+        .ok_or_else(|| IdentityError::Malformed(format!("{whose} must be plain UTF-8 text")))?
         .trim();
     if name.len() > MAX_NAME {
         let length = name.len();
-        let what = format!("the header {header} must have at most {MAX_NAME} bytes, not {length}");
+        let what = format!("{whose} must have at most {MAX_NAME} bytes, not {length}");
         return Err(IdentityError::Malformed(what));
     }
     Ok(Some(name).filter(|name| !name.is_empty()))

@@ -7,6 +7,7 @@
 pub mod admin;
 pub mod answer;
 pub mod dialect;
+pub mod ext_proc;
 mod guard;
 pub mod identity;
 pub mod paths;

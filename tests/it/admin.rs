@@ -92,6 +92,7 @@ fn settings(admin: &str, token: Option<&str>) -> Settings {
         policy: None,
         upstream: Some("http://127.0.0.1:9".parse().expect("an address")),
         ledger: LedgerKind::Memory,
+        grpc: "127.0.0.1:0".parse().expect("an address"),
         proxy: "127.0.0.1:0".parse().expect("an address"),
         admin: admin.parse().expect("an address"),
         demo: false,

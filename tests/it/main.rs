@@ -8,6 +8,7 @@ mod admin;
 mod check;
 mod dialects;
 mod door;
+mod envoy;
 mod generated;
 mod proxy;
 mod published;

@@ -26,7 +26,7 @@ impl Drop for Served {
 
 fn serve() -> Served {
     let mut process = Command::new(TALLYGATE)
-        .args(["serve", "--demo", "--proxy", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
+        .args(["serve", "--demo", "--proxy", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
         .env_remove("TALLYGATE_ADMIN_TOKEN")
         .stdout(Stdio::piped())
         .spawn()
@@ -80,8 +80,11 @@ fn what_cannot_be_done_is_told_and_fails() {
         (&["serve", "--ledger", "redis://somewhere"], "not available in this build"),
         (&["serve", "--ledger", "file:/tmp/x"], "not available in this build"),
         (&["serve", "--demo", "--upstream", "http://127.0.0.1:9"], "cannot be used with"),
-        (&["serve", "--proxy", "127.0.0.1:0", "--admin", "127.0.0.1:0"], "has no upstream"),
-        (&["serve", "--demo", "--proxy", "127.0.0.1:0", "--admin", "0.0.0.0:0"], "TALLYGATE_ADMIN_TOKEN"),
+        (&["serve", "--proxy", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"], "has no upstream"),
+        (
+            &["serve", "--demo", "--proxy", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "0.0.0.0:0"],
+            "TALLYGATE_ADMIN_TOKEN",
+        ),
         (&["serve", "--idle-timeout", "soon"], "invalid value 'soon'"),
         (&["serve", "--grpc", "127.0.0.1:0"], "unexpected argument '--grpc'"),
         (&["admin", "tenants", "--url", "http://127.0.0.1:9"], "is `tallygate serve` running?"),

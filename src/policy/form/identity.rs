@@ -43,8 +43,11 @@ impl Default for Identity {
 /// One place to read the tenant from.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-#[schemars(extend("x-later" = ["metadata"]))]
 pub(crate) enum TenantSource {
+    /// A value that Envoy vouches for in its dynamic metadata: the name of the filter that wrote it, a slash, and
+    /// the fields to follow, joined with dots. Such as the claim `org` of a verified token:
+    /// `envoy.filters.http.jwt_authn/payload.org`. Only requests that come through Envoy have it.
+    Metadata(#[schemars(length(min = 3, max = 512))] String),
     /// A file of API keys, beside the policy file: `keys: [{sha256: ..., tenant: acme, name: ci}]`. The key is read
     /// from `Authorization: Bearer` or `x-api-key`. A request with a key that is not in the file is refused with
     /// 401, and no further entry is asked.
@@ -74,8 +77,9 @@ pub(crate) enum ClassSource {
 /// A listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-#[schemars(extend("x-later" = ["grpc"]))]
 pub(crate) enum Listener {
     /// The reverse proxy's.
     Proxy,
+    /// The one Envoy asks. Trust it only where Envoy itself removes or overwrites such headers of clients.
+    Grpc,
 }

@@ -7,7 +7,7 @@ use http::HeaderName;
 use crate::yaml::Mistakes;
 
 use super::super::keys::{self, KeysText};
-use super::super::model::{Identity, TenantSource, Trust};
+use super::super::model::{Identity, Listener, TenantSource, Trust};
 use super::{Checks, all, form, values};
 
 type ReadKeys<'read> = &'read mut dyn FnMut(&str) -> Result<KeysText, Mistakes>;
@@ -45,7 +45,7 @@ impl Checks<'_> {
         }
         let header = |source: &form::TenantSource| match source {
             form::TenantSource::Header(header) => Some(header.to_ascii_lowercase()),
-            form::TenantSource::ApiKey(_) | form::TenantSource::Fallback(_) => None,
+            form::TenantSource::ApiKey(_) | form::TenantSource::Metadata(_) | form::TenantSource::Fallback(_) => None,
         };
         let headers: Vec<(usize, String)> =
             sources.iter().enumerate().filter_map(|(index, source)| Some((index, header(source)?))).collect();
@@ -56,15 +56,21 @@ impl Checks<'_> {
 
     fn trust(&mut self, form: &form::Identity) -> Trust {
         let Some(listeners) = &form.trust else { return Trust::Loopback };
-        self.repeated(listeners.iter().map(|form::Listener::Proxy| "proxy"), "listener", |index| {
-            format!("/identity/trust/{index}")
-        });
+        let name = |listener: &form::Listener| match listener {
+            form::Listener::Proxy => "proxy",
+            form::Listener::Grpc => "grpc",
+        };
+        self.repeated(listeners.iter().map(name), "listener", |index| format!("/identity/trust/{index}"));
         let header = form.tenant.iter().position(|source| matches!(source, form::TenantSource::Header(_)));
         if let Some(index) = header.filter(|_| listeners.is_empty()) {
             let pointer = format!("/identity/tenant/{index}/header");
             self.mistake(&pointer, "is never believed: `trust` names no listener");
         }
-        Trust::Listeners { proxy: listeners.contains(&form::Listener::Proxy) }
+        let model = |listener: &form::Listener| match listener {
+            form::Listener::Proxy => Listener::Proxy,
+            form::Listener::Grpc => Listener::Grpc,
+        };
+        Trust::Listeners(listeners.iter().map(model).collect())
     }
 
     fn tenant_source(
@@ -77,6 +83,9 @@ impl Checks<'_> {
         match source {
             form::TenantSource::Header(header) => {
                 self.gate(&pointer("header"), values::header(header)).map(TenantSource::Header)
+            }
+            form::TenantSource::Metadata(key) => {
+                self.gate(&pointer("metadata"), values::metadata(key)).map(TenantSource::Metadata)
             }
             form::TenantSource::Fallback(tenant) => {
                 self.gate(&pointer("fallback"), values::tenant(tenant)).map(TenantSource::Fallback)

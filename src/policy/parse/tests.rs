@@ -210,8 +210,6 @@ fn what_the_plan_names_and_no_build_does_yet_is_refused_by_name() {
         ("limits: []", "2:1: limits"),
         ("budgets: [{name: monthly}]", "2:1: budgets"),
         ("retries: {ratio: 10%}", "2:1: retries"),
-        ("identity: {tenant: [{metadata: a/b}]}", "2:22: identity.tenant[0].metadata"),
-        ("identity: {trust: [grpc]}", "2:20: identity.trust[0]"),
         ("cost: {models: [{match: a, scale: 1, price: {input: 1}}]}", "2:38: cost.models[0].price"),
         ("pools: [{name: a, engine: {}}]", "2:19: pools[0].engine"),
         ("pools: [{name: a, breaker: {failures: 5}}]", "2:19: pools[0].breaker"),

@@ -6,6 +6,7 @@ use http::{HeaderName, Uri};
 
 use crate::units::{Share, Span};
 
+use super::super::model::MetadataKey;
 use super::form;
 
 /// The longest name of a class or pool; it becomes a metric's label.
@@ -52,6 +53,16 @@ pub(super) fn header(written: &str) -> Result<HeaderName, String> {
         return Err(format!("`{header}` carries a secret, and what is read here is logged; use another header"));
     }
     Ok(header)
+}
+
+pub(super) fn metadata(written: &str) -> Result<MetadataKey, String> {
+    let form = "write the filter's name, a slash and the fields, as in envoy.filters.http.jwt_authn/payload.org";
+    let (namespace, path) = written.split_once('/').ok_or_else(|| format!("has no slash; {form}"))?;
+    let path: Vec<String> = path.split('.').map(str::to_owned).collect();
+    if namespace.is_empty() || path.iter().any(String::is_empty) {
+        return Err(format!("has an empty part; {form}"));
+    }
+    Ok(MetadataKey { namespace: namespace.to_owned(), path })
 }
 
 pub(super) fn upstream(written: &str) -> Result<Uri, String> {

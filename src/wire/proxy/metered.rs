@@ -3,6 +3,8 @@
 //! In the order a reader would guess: who, what, how much, whether and when, then onward. Until the permit is given
 //! nothing was held, so every refusal above that line leaves no trace but its count.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
 use http::{Request, Response, StatusCode};
@@ -20,6 +22,7 @@ use super::super::answer::{self, Refused};
 use super::super::dialect::{AnswerForm, Dialect, Parsed, Unreadable};
 use super::super::identity::identify;
 use super::super::server::Body;
+use super::coding::Coding;
 use super::observed::{self, Watch};
 use super::{Proxy, UpstreamError, headers, patience};
 
@@ -27,11 +30,11 @@ use super::{Proxy, UpstreamError, headers, patience};
 const READ_IN_PLACE: usize = 64 * 1024;
 
 /// A request that was read, routed and counted.
-struct Reading {
-    parsed: Parsed,
-    selection: Selection,
-    encoding: Encoding,
-    input: Tokens,
+pub(in crate::wire) struct Reading {
+    pub(in crate::wire) parsed: Parsed,
+    pub(in crate::wire) selection: Selection,
+    pub(in crate::wire) encoding: Encoding,
+    pub(in crate::wire) input: Tokens,
 }
 
 impl Proxy {
@@ -45,9 +48,8 @@ impl Proxy {
         let (head, incoming) = request.into_parts();
         let identified = identify(&self.gate.policy().identity, self.trusted, &head.headers).map_err(super::refused)?;
         let patience = patience::read(&head.headers)?;
-        refuse_encoded(&head.headers)?;
-        let held = self.bodies.read(incoming).await?;
-        let reading = self.read(dialect, &identified.caller, held.bytes.clone()).await?;
+        let held = self.bodies.read(incoming, Coding::of(&head.headers)?).await?;
+        let reading = read_body(self.gate.policy(), dialect, &identified.caller, held.bytes.clone()).await?;
         let Reading { parsed, selection, encoding, input } = reading;
 
         let onward_body = parsed.forward(&held.bytes, selection.model.as_str());
@@ -74,17 +76,6 @@ impl Proxy {
         }
     }
 
-    /// Reads, routes and counts a body, off the worker threads when that may take a while.
-    async fn read(&self, dialect: Dialect, caller: &Caller, bytes: Bytes) -> Result<Reading, Refused> {
-        if bytes.len() <= READ_IN_PLACE {
-            return read(self.gate.policy(), dialect, caller, &bytes);
-        }
-        let (policy, caller) = (self.gate.policy().clone(), caller.clone());
-        tokio::task::spawn_blocking(move || read(&policy, dialect, &caller, &bytes))
-            .await
-            .unwrap_or(Err(Refused::Internal))
-    }
-
     /// Passes the answer on, watched to its end by the permit's side.
     fn answer(
         &self,
@@ -106,8 +97,27 @@ impl Proxy {
     }
 }
 
+/// Reads, routes and counts a body, off the worker threads when that may take a while.
+pub(in crate::wire) async fn read_body(
+    policy: &Arc<Policy>,
+    dialect: Dialect,
+    caller: &Caller,
+    bytes: Bytes,
+) -> Result<Reading, Refused> {
+    if bytes.len() <= READ_IN_PLACE {
+        return read(policy, dialect, caller, &bytes);
+    }
+    let (policy, caller) = (policy.clone(), caller.clone());
+    tokio::task::spawn_blocking(move || read(&policy, dialect, &caller, &bytes)).await.unwrap_or(Err(Refused::Internal))
+}
+
 /// How an answer is watched, by what it says it is.
-fn watch_for(status: StatusCode, headers: &HeaderMap, encoding: Encoding, form: AnswerForm) -> Watch {
+pub(in crate::wire) fn watch_for(
+    status: StatusCode,
+    headers: &HeaderMap,
+    encoding: Encoding,
+    form: AnswerForm,
+) -> Watch {
     let says = |name, prefix: &str| {
         headers.get(name).and_then(|value| value.to_str().ok()).is_some_and(|value| value.starts_with(prefix))
     };
@@ -135,7 +145,7 @@ fn read(policy: &Policy, dialect: Dialect, caller: &Caller, bytes: &Bytes) -> Re
     Ok(Reading { parsed, selection, encoding, input })
 }
 
-fn refuse_encoded(headers: &HeaderMap) -> Result<(), Refused> {
+pub(in crate::wire) fn refuse_encoded(headers: &HeaderMap) -> Result<(), Refused> {
     match headers.get(CONTENT_ENCODING) {
         Some(encoding) if !encoding.as_bytes().eq_ignore_ascii_case(b"identity") => Err(Refused::Unsupported(
             "compressed bodies are not read by this build; send it without Content-Encoding".into(),

@@ -11,10 +11,11 @@
 //! it had not sent on stays unsent.
 
 mod body;
-mod headers;
-mod metered;
-mod observed;
-mod patience;
+mod coding;
+pub(super) mod headers;
+pub(super) mod metered;
+pub(super) mod observed;
+pub(super) mod patience;
 mod upstream;
 
 use std::net::IpAddr;
@@ -26,7 +27,7 @@ use http_body::Body as _;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 
-use crate::policy::model::Unmetered;
+use crate::policy::model::{Listener, Unmetered};
 use crate::settings::Door;
 use crate::shell::Gate;
 use crate::units::{DecisionId, PoolIndex, Span};
@@ -34,10 +35,11 @@ use crate::units::{DecisionId, PoolIndex, Span};
 use super::answer::Refused;
 use super::dialect::{Named, Voice};
 use super::guard;
-use super::identity::{IdentityError, identify, trusts_proxy};
+use super::identity::{IdentityError, identify, trusts};
 use super::paths::{self, Route};
 use super::server::{Answering, Body};
 
+use coding::Coding;
 pub use upstream::{Upstream, UpstreamError};
 
 /// The reverse proxy.
@@ -54,7 +56,7 @@ impl Proxy {
     /// A proxy that listens at an address. The address decides whether its headers may name the tenant.
     #[must_use]
     pub fn new(gate: Gate, upstream: Upstream, settings: Door, listener: IpAddr) -> Arc<Self> {
-        let trusted = trusts_proxy(gate.policy().identity.trust, listener);
+        let trusted = trusts(&gate.policy().identity.trust, Listener::Proxy, listener);
         let bodies = body::Bodies::new(&settings);
         Arc::new(Self { gate, upstream, settings, bodies, trusted })
     }
@@ -99,7 +101,7 @@ impl Proxy {
     async fn unmetered(&self, decision: DecisionId, request: Request<Incoming>) -> Result<Response<Body>, Refused> {
         let identified = identify(&self.gate.policy().identity, self.trusted, request.headers()).map_err(refused)?;
         let (head, incoming) = request.into_parts();
-        let held = self.bodies.read(incoming).await?;
+        let held = self.bodies.read(incoming, Coding::of(&head.headers)?).await?;
         let (pool, body) = match Named::read(&held.bytes) {
             None => (PoolIndex::new(0), held.bytes.clone()),
             Some(named) => {
@@ -145,7 +147,7 @@ impl Proxy {
 }
 
 /// What a failed identification is answered with.
-fn refused(error: IdentityError) -> Refused {
+pub(super) fn refused(error: IdentityError) -> Refused {
     match error {
         IdentityError::Malformed(what) => Refused::Malformed(what),
         other @ (IdentityError::UnknownKey | IdentityError::Unidentified(_)) => {
@@ -155,7 +157,7 @@ fn refused(error: IdentityError) -> Refused {
 }
 
 /// At most a line of what the client wrote, for a message.
-fn shorten(text: &str) -> &str {
+pub(super) fn shorten(text: &str) -> &str {
     const SHOWN: usize = 100;
     &text[..text.floor_char_boundary(SHOWN)]
 }

@@ -25,7 +25,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use crate::admission::{Ending, Outcome, Reported};
 use crate::costing::Encoding;
 use crate::shell::Permit;
-use crate::units::{Span, Tokens, Usage};
+use crate::units::{Span, Tokens, Usage, VirtualTokens};
 
 use super::super::dialect::{AnswerForm, Observer, Reply, StreamEnd};
 use super::super::server::BodyError;
@@ -37,7 +37,7 @@ const WHOLE_MOST: usize = 4 * 1024 * 1024;
 const PROGRESS_STEP: u64 = 8;
 
 /// How an answer is watched.
-pub(super) enum Watch {
+pub(in crate::wire) enum Watch {
     /// Event by event.
     Stream(Box<Observer>),
     /// A copy is kept and read at the end.
@@ -49,7 +49,7 @@ pub(super) enum Watch {
 }
 
 /// A copy of an answer, up to a bound.
-pub(super) struct Copy {
+pub(in crate::wire) struct Copy {
     held: Vec<u8>,
     complete: bool,
     form: AnswerForm,
@@ -155,42 +155,30 @@ fn reported(observer: &mut Observer, permit: &Permit) -> Reported {
     }
 }
 
-/// The body of an answer, watched.
-pub(super) struct Observed {
-    upstream: Incoming,
+/// An answer's bytes on their way, and the permit they are settled by.
+///
+/// Dropped before the end, it settles for what was counted: somebody left.
+pub(in crate::wire) struct Meter {
     watch: Watch,
     permit: Option<Permit>,
     told: Tokens,
-    idle_most: Span,
-    idle: Pin<Box<Sleep>>,
-    ended: bool,
 }
 
-/// An answer that is metered.
-pub(super) fn metered(upstream: Incoming, watch: Watch, permit: Permit, idle_most: Span) -> Observed {
-    Observed::new(upstream, watch, Some(permit), idle_most)
-}
-
-/// An answer that only passes.
-pub(super) fn unmetered(upstream: Incoming, idle_most: Span) -> Observed {
-    Observed::new(upstream, Watch::Unreadable, None, idle_most)
-}
-
-impl Observed {
-    fn new(upstream: Incoming, watch: Watch, permit: Option<Permit>, idle_most: Span) -> Self {
-        let idle = Box::pin(sleep(idle_most.to_std()));
-        Self { upstream, watch, permit, told: Tokens::ZERO, idle_most, idle, ended: false }
+impl Meter {
+    /// Watches an answer.
+    pub(in crate::wire) fn new(watch: Watch, permit: Option<Permit>) -> Self {
+        Self { watch, permit, told: Tokens::ZERO }
     }
 
-    fn settle(&mut self, outcome: Outcome) {
-        if let Some(permit) = self.permit.take() {
-            let usage = self.watch.usage(&permit);
-            permit.settle(Ending { outcome, usage });
-        }
+    /// Settles, unless that was done, and tells what the request came to.
+    pub(in crate::wire) fn settle(&mut self, outcome: Outcome) -> Option<VirtualTokens> {
+        let permit = self.permit.take()?;
+        let usage = self.watch.usage(&permit);
+        permit.settle(Ending { outcome, usage })
     }
 
     /// Takes note of the next bytes and returns what is to be shown of them.
-    fn pass(&mut self, data: Bytes) -> Bytes {
+    pub(in crate::wire) fn pass(&mut self, data: Bytes) -> Bytes {
         let shown = self.watch.push(data);
         if let Some(permit) = &mut self.permit {
             permit.began();
@@ -204,18 +192,60 @@ impl Observed {
         shown
     }
 
+    /// Whether the whole answer was produced although its body has not ended.
+    pub(in crate::wire) fn is_final(&self) -> bool {
+        self.watch.is_final()
+    }
+
+    /// The body ended by itself: what was held back of it, and what the request came to.
+    pub(in crate::wire) fn end(&mut self) -> (Bytes, Option<VirtualTokens>) {
+        let rest = self.watch.finish();
+        (rest, self.settle(self.watch.outcome()))
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        let outcome = if self.watch.is_final() { Outcome::ClosedAfterFinal } else { Outcome::ClientAborted };
+        self.settle(outcome);
+    }
+}
+
+/// The body of an answer, watched.
+pub(super) struct Observed {
+    upstream: Incoming,
+    meter: Meter,
+    idle_most: Span,
+    idle: Pin<Box<Sleep>>,
+    ended: bool,
+}
+
+/// An answer that is metered.
+pub(super) fn metered(upstream: Incoming, watch: Watch, permit: Permit, idle_most: Span) -> Observed {
+    Observed::new(upstream, Meter::new(watch, Some(permit)), idle_most)
+}
+
+/// An answer that only passes.
+pub(super) fn unmetered(upstream: Incoming, idle_most: Span) -> Observed {
+    Observed::new(upstream, Meter::new(Watch::Unreadable, None), idle_most)
+}
+
+impl Observed {
+    fn new(upstream: Incoming, meter: Meter, idle_most: Span) -> Self {
+        let idle = Box::pin(sleep(idle_most.to_std()));
+        Self { upstream, meter, idle_most, idle, ended: false }
+    }
+
     /// The upstream's body ended by itself. Returns what was held back of it.
     fn end(&mut self) -> Bytes {
         self.ended = true;
-        let rest = self.watch.finish();
-        self.settle(self.watch.outcome());
-        rest
+        self.meter.end().0
     }
 
     /// Ends with an error, which breaks the client's connection.
     fn break_off(&mut self, outcome: Outcome, error: BodyError) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         self.ended = true;
-        self.settle(outcome);
+        self.meter.settle(outcome);
         Poll::Ready(Some(Err(error)))
     }
 }
@@ -232,9 +262,9 @@ impl Body for Observed {
         if this.ended {
             return Poll::Ready(None);
         }
-        if this.watch.is_final() {
+        if this.meter.is_final() {
             // The final event was taken off our hands. The slot is free, however long the upstream lingers.
-            this.settle(Outcome::Completed);
+            this.meter.settle(Outcome::Completed);
         }
         loop {
             let polled = Pin::new(&mut this.upstream).poll_frame(context);
@@ -248,7 +278,7 @@ impl Body for Observed {
                     this.idle.as_mut().reset(Instant::now() + this.idle_most.to_std());
                     // Trailers concern one connection only.
                     let Ok(data) = frame.into_data() else { continue };
-                    let mut shown = this.pass(data);
+                    let mut shown = this.meter.pass(data);
                     // hyper stops asking once it has as many bytes as the headers promised.
                     if this.upstream.is_end_stream() {
                         let rest = this.end();
@@ -272,16 +302,9 @@ impl Body for Observed {
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self.watch {
+        match self.meter.watch {
             Watch::Stream(_) => SizeHint::default(),
             Watch::Whole(_) | Watch::Failed(_) | Watch::Unreadable => self.upstream.size_hint(),
         }
-    }
-}
-
-impl Drop for Observed {
-    fn drop(&mut self) {
-        let outcome = if self.watch.is_final() { Outcome::ClosedAfterFinal } else { Outcome::ClientAborted };
-        self.settle(outcome);
     }
 }

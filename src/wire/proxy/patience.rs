@@ -18,7 +18,7 @@ const STAINLESS: &str = "x-stainless-read-timeout";
 ///
 /// # Errors
 /// When our own header is not a whole number of milliseconds.
-pub(super) fn read(headers: &HeaderMap) -> Result<Patience, Refused> {
+pub(in crate::wire) fn read(headers: &HeaderMap) -> Result<Patience, Refused> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let millis = |text: &str| text.parse().ok().map(Span::from_millis);
     let dispatch =

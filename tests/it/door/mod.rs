@@ -1,6 +1,7 @@
 //! What the tests of the door share: a gateway on real sockets, a scripted upstream, a client that can be cut off.
 
 mod client;
+mod front;
 mod upstream;
 
 use std::collections::BTreeMap;
@@ -12,7 +13,8 @@ use tallygate::settings::{Door, LedgerKind, Settings};
 use tallygate::shell::{Gate, Seen};
 use tallygate::units::{Span, VirtualTokens};
 
-pub(crate) use client::Client;
+pub(crate) use client::{Answer, Client};
+pub(crate) use front::Front;
 pub(crate) use upstream::{Exchange, Upstream};
 
 /// A gateway under test, with a folder for its files.
@@ -59,6 +61,7 @@ impl Setup {
             upstream: (!self.demo).then(|| upstream.parse().expect("an upstream")),
             ledger: LedgerKind::Memory,
             proxy: anywhere,
+            grpc: anywhere,
             admin: anywhere,
             demo: self.demo,
             grace: Span::from_secs(20),

@@ -1,0 +1,123 @@
+//! The way in: which requests are metered, how they go on, and how one is decided.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::Method;
+use http::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, UPGRADE};
+use tokio::sync::Semaphore;
+
+use crate::costing::Encoding;
+use crate::shell::{Ask, Denied, Gate, Patience, Permit};
+use crate::units::{self, DecisionId, Instant};
+
+use super::super::answer::Refused;
+use super::super::dialect::{AnswerForm, Dialect};
+use super::super::identity::Identified;
+use super::super::proxy::headers::OURS;
+use super::super::proxy::metered::{Reading, read_body};
+use super::super::proxy::shorten;
+use super::message::{Content, Edit, Head};
+
+const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// The memory that the bodies of all requests share, between their arrival and their going on.
+#[derive(Clone, Debug)]
+pub(super) struct Ingress(Arc<Semaphore>);
+
+impl Ingress {
+    /// Memory is given out in pieces of so many bytes.
+    const PIECE: u64 = 1024;
+
+    pub(super) fn new(most: units::Bytes) -> Self {
+        let pieces = usize::try_from(most.get().div_ceil(Self::PIECE)).unwrap_or(usize::MAX);
+        Self(Arc::new(Semaphore::new(pieces.min(Semaphore::MAX_PERMITS))))
+    }
+}
+
+/// Who asks, and how patiently.
+#[derive(Debug)]
+pub(super) struct Intake {
+    pub(super) decision: DecisionId,
+    pub(super) arrived: Instant,
+    pub(super) dialect: Dialect,
+    pub(super) identified: Identified,
+    pub(super) patience: Patience,
+}
+
+/// A request whose body is there.
+#[derive(Debug)]
+pub(super) struct Undecided {
+    pub(super) intake: Intake,
+    pub(super) body: Bytes,
+}
+
+/// A request that is let through.
+#[derive(Debug)]
+pub(super) struct Admitted {
+    pub(super) permit: Permit,
+    pub(super) body: Content,
+    pub(super) encoding: Encoding,
+    pub(super) form: AnswerForm,
+}
+
+impl Undecided {
+    /// Has the request decided. Dropping this leaves the queue.
+    ///
+    /// # Errors
+    /// When it is refused, and why.
+    pub(super) async fn decide(self, gate: Gate, ingress: Ingress) -> Result<Admitted, Refused> {
+        let Self { intake: Intake { decision, arrived, dialect, identified, patience }, body } = self;
+        let pieces = u32::try_from((body.len() as u64).div_ceil(Ingress::PIECE)).unwrap_or(u32::MAX);
+        // The body is here already, so there is nothing to wait with.
+        let _memory = ingress.0.try_acquire_many(pieces).map_err(|_| Refused::NoMemory)?;
+        let caller = identified.caller;
+        let reading = read_body(gate.policy(), dialect, &caller, body.clone()).await?;
+        let Reading { parsed, selection, encoding, input } = reading;
+        let forward = parsed.forward(&body, selection.model.as_str());
+        // A body that goes on as it came waits in Envoy, and not here too.
+        let onward = if forward == body { Content::Kept } else { Content::Replaced(forward) };
+        drop(body);
+        let form = parsed.answer;
+        let ask = Ask { decision, arrived, call: parsed.call, input, caller, selection, patience };
+        match gate.admit(ask).await {
+            Ok(permit) => Ok(Admitted { permit, body: onward, encoding, form }),
+            Err(Denied::Refused(refusal)) => Err(Refused::ByCore(refusal)),
+            Err(Denied::Broken) => Err(Refused::Internal),
+        }
+    }
+}
+
+/// The dialect a request is metered in; nothing where it passes unmetered.
+///
+/// # Errors
+/// When it does neither.
+pub(super) fn metered_in(head: &Head, has_body: bool) -> Result<Option<Dialect>, Refused> {
+    let Head { method, path, headers, .. } = head;
+    if *method == Method::CONNECT || headers.contains_key(UPGRADE) {
+        let what = "WebSocket and other upgraded connections are not supported; use POST with \"stream\": true";
+        return Err(Refused::Unsupported(what.into()));
+    }
+    if let Some(dialect) = Dialect::of(method, path) {
+        return if has_body { Ok(Some(dialect)) } else { Err(Refused::Malformed("the body is missing".into())) };
+    }
+    if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) && !has_body {
+        return Ok(None);
+    }
+    Err(Refused::Unsupported(format!(
+        "{method} {} is not metered by this build and does not pass; POST {} is, and requests without a body pass",
+        shorten(path),
+        Dialect::OpenAiChat.path()
+    )))
+}
+
+/// What changes about a request's headers on their way to the upstream: what is meant for us stays here, a key of
+/// ours too, and the upstream is asked not to compress, since what is compressed cannot be watched.
+pub(super) fn onward(head: &Head, our_key: bool) -> Edit {
+    let mut remove = head.beginning(OURS);
+    if our_key {
+        remove.extend([AUTHORIZATION, X_API_KEY].map(|name| name.as_str().to_owned()));
+    }
+    let set = HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static("identity"))]);
+    Edit { set, remove }
+}

@@ -1,0 +1,323 @@
+//! One request's life under Envoy, as a machine: a message in, what to do out. No socket, no task, no timer.
+//!
+//! | Envoy tells | we do |
+//! |---|---|
+//! | request headers | find out who calls; let them go on without what is ours, or refuse |
+//! | request body | have it decided: the answer to this message is held until then, while reading on |
+//! | response headers, none of the request having been sent | Envoy answers itself: say it in the client's dialect |
+//! | response headers | note how the answer is to be watched |
+//! | response body, trailers | watch, hide what was not asked for, settle at the end |
+//! | nothing more | settle for what was seen |
+//!
+//! How a request ended is read off as the proxy does: an answer whose last part came is complete if its final event
+//! came, and failed upstream if not; one that Envoy answers in place of the upstream failed upstream. Envoy ends the
+//! conversation in the same way when a client leaves and when an upstream breaks in the middle of an answer. Both
+//! are taken for a client that left, and both pay for what was seen.
+//!
+//! The permit lives in here. However the machine ends, be it dropped in a panic, the permit is settled once.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::HeaderMap;
+use tonic::Status;
+
+use crate::admission::{Ending, Outcome, Reported};
+use crate::settings::Door;
+use crate::shell::Gate;
+use crate::units::{DecisionId, Instant, Span};
+
+use super::super::answer::{self, Refused};
+use super::super::dialect::{Dialect, Voice};
+use super::super::identity::identify_vouched;
+use super::super::proxy::metered::{refuse_encoded, watch_for};
+use super::super::proxy::observed::Meter;
+use super::super::proxy::{self, headers::OURS, patience};
+use super::envoy::{before_dispatch, in_place_of_upstream, unsupported_modes};
+use super::intake::{Admitted, Intake, Undecided, metered_in, onward};
+use super::message::{
+    self, Asked, Content, Edit, Head, HttpBody, HttpHeaders, ProcessingRequest, ProcessingResponse, Told, Vouched,
+};
+
+/// What to do next.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// Answer the message, and wait for the next.
+    Answer(Box<ProcessingResponse>),
+    /// Answer the message; Envoy asks nothing more.
+    LastAnswer(Box<ProcessingResponse>),
+    /// Have this decided, reading on, and bring back the verdict.
+    Decide(Box<Undecided>),
+    /// Envoy is done.
+    Over,
+    /// Break off. Envoy answers the client with an error, as long as it is told to fail closed.
+    Fail(Status),
+}
+
+/// How far a request has come.
+enum Stage {
+    /// Nothing is known.
+    Fresh,
+    /// Its body is awaited.
+    Body(Box<Intake>),
+    /// It is being decided; the answer to its body is owed.
+    Deciding,
+    /// It went on to the upstream.
+    Sent(Box<Admitted>),
+    /// Its answer is passing.
+    Answering(Box<Meter>),
+    /// It passes unmetered.
+    Passing,
+}
+
+/// One request's life.
+pub(super) struct Life {
+    gate: Gate,
+    settings: Arc<Door>,
+    trusted: bool,
+    decision: DecisionId,
+    /// How its refusals are written.
+    voice: Voice,
+    /// Whose it is, once that is known.
+    tenant: String,
+    /// When its body was handed in to be decided.
+    asked: Instant,
+    stage: Stage,
+}
+
+impl Life {
+    /// A request about which nothing is known yet.
+    pub(super) fn new(gate: Gate, settings: Arc<Door>, trusted: bool) -> Self {
+        let (decision, asked) = (gate.decision(), gate.clock().now());
+        let (voice, tenant) = (Voice::OpenAi, String::new());
+        Self { gate, settings, trusted, decision, voice, tenant, asked, stage: Stage::Fresh }
+    }
+
+    /// How long Envoy may say nothing now before the request is given up.
+    pub(super) fn silence(&self) -> Option<Span> {
+        match self.stage {
+            Stage::Fresh | Stage::Body(_) => Some(self.settings.body_within),
+            // The core decides how long a request waits.
+            Stage::Deciding => None,
+            Stage::Sent(_) => Some(self.settings.begin_within),
+            Stage::Answering(_) | Stage::Passing => Some(self.settings.idle_most),
+        }
+    }
+
+    /// Takes a message of Envoy's.
+    pub(super) fn on(&mut self, message: ProcessingRequest) -> Step {
+        if message.observability_mode {
+            return misconfigured("observability_mode is on: nothing could be held or refused");
+        }
+        if let Some(problem) = message.protocol_config.as_ref().and_then(unsupported_modes) {
+            return misconfigured(&problem);
+        }
+        let done = match message.request {
+            Some(Asked::RequestHeaders(headers)) => {
+                self.request_headers(headers, &Vouched(message.metadata_context.unwrap_or_default()))
+            }
+            Some(Asked::RequestBody(body)) => Ok(self.request_body(body)),
+            Some(Asked::RequestTrailers(_)) => Ok(Step::Answer(message::request_trailers())),
+            Some(Asked::ResponseHeaders(headers)) => {
+                self.response_headers(headers, message::local_reply(&message.attributes))
+            }
+            Some(Asked::ResponseBody(body)) => Ok(self.response_body(body)),
+            Some(Asked::ResponseTrailers(_)) => Ok(self.response_trailers()),
+            None => Ok(Step::Fail(Status::invalid_argument("a message without a request"))),
+        };
+        done.unwrap_or_else(|refused| self.refuse(&refused))
+    }
+
+    fn request_headers(&mut self, headers: HttpHeaders, vouched: &Vouched) -> Result<Step, Refused> {
+        if !matches!(self.stage, Stage::Fresh) {
+            return Ok(Step::Fail(Status::invalid_argument("request headers came twice")));
+        }
+        let has_body = !headers.end_of_stream;
+        let head = Head::read(headers)?;
+        let dialect = metered_in(&head, has_body)?;
+        self.voice = dialect.map_or(Voice::OpenAi, Dialect::voice);
+        let rules = &self.gate.policy().identity;
+        let identified = identify_vouched(rules, self.trusted, &head.headers, vouched).map_err(proxy::refused)?;
+        identified.caller.tenant.as_str().clone_into(&mut self.tenant);
+        let edit = onward(&head, identified.by_key);
+        if let Some(dialect) = dialect {
+            let patience = patience::read(&head.headers)?;
+            refuse_encoded(&head.headers)?;
+            let (decision, arrived) = (self.decision, self.gate.clock().now());
+            self.stage = Stage::Body(Box::new(Intake { decision, arrived, dialect, identified, patience }));
+        } else {
+            self.stage = Stage::Passing;
+        }
+        Ok(Step::Answer(message::request_headers(edit)))
+    }
+
+    fn request_body(&mut self, body: HttpBody) -> Step {
+        match std::mem::replace(&mut self.stage, Stage::Deciding) {
+            Stage::Body(intake) => {
+                self.asked = self.gate.clock().now();
+                let most = self.settings.body_most;
+                if body.body.len() as u64 > most.get() {
+                    return self.refuse(&Refused::BodyTooLarge { most });
+                }
+                Step::Decide(Box::new(Undecided { intake: *intake, body: body.body.into() }))
+            }
+            Stage::Passing => {
+                self.stage = Stage::Passing;
+                Step::Answer(message::request_body(Content::Kept, Told::default()))
+            }
+            _ => Step::Fail(Status::invalid_argument("a request body came out of turn; it must come in one piece")),
+        }
+    }
+
+    /// Takes the verdict on a request.
+    pub(super) fn decided(&mut self, verdict: Result<Admitted, Refused>) -> Step {
+        match verdict {
+            Ok(mut admitted) => {
+                let body = std::mem::replace(&mut admitted.body, Content::Kept);
+                let waited = admitted.permit.waited();
+                admitted.permit.sent();
+                self.stage = Stage::Sent(Box::new(admitted));
+                let told = self.told().number("queue_ms", waited.as_secs_f64() * 1e3);
+                Step::Answer(message::request_body(body, told))
+            }
+            Err(refused) => self.refuse(&refused),
+        }
+    }
+
+    fn response_headers(&mut self, headers: HttpHeaders, local: Option<&str>) -> Result<Step, Refused> {
+        let ended = headers.end_of_stream;
+        let head = Head::read(headers)?;
+        let remove = head.beginning(OURS);
+        match std::mem::replace(&mut self.stage, Stage::Passing) {
+            // Another filter answers before the request came to us.
+            Stage::Fresh => {
+                let edit = Edit { set: HeaderMap::new(), remove };
+                Ok(Step::Answer(message::response_headers(edit, Told::default())))
+            }
+            Stage::Passing => {
+                let mut set = HeaderMap::new();
+                answer::mark_admitted(&mut set, self.decision, Span::ZERO);
+                Ok(Step::Answer(message::response_headers(Edit { set, remove }, self.told())))
+            }
+            // Envoy answers before the body is there.
+            Stage::Body(_) => match before_dispatch(head.status) {
+                Some(refused) => Err(refused),
+                None => Ok(Step::Answer(message::response_headers(Edit::default(), self.told()))),
+            },
+            // Envoy answers while the request waits: it waits no longer. The decision is dropped, which leaves the
+            // queue.
+            Stage::Deciding => Err(Refused::HeldTooLong { waited: self.gate.clock().now().since(self.asked) }),
+            Stage::Sent(admitted) => self.answered(*admitted, &head, remove, local, ended),
+            Stage::Answering(_) => Ok(Step::Fail(Status::invalid_argument("response headers came twice"))),
+        }
+    }
+
+    fn answered(
+        &mut self,
+        admitted: Admitted,
+        head: &Head,
+        remove: Vec<String>,
+        local: Option<&str>,
+        ended: bool,
+    ) -> Result<Step, Refused> {
+        let Admitted { permit, encoding, form, .. } = admitted;
+        if let Some(refused) = local.and_then(in_place_of_upstream) {
+            let outcome = match refused {
+                Refused::UpstreamTimedOut(_) => Outcome::TimedOut,
+                _ => Outcome::UpstreamFailed,
+            };
+            permit.settle(Ending { outcome, usage: Reported::Nothing });
+            return Err(refused);
+        }
+        let mut set = HeaderMap::new();
+        answer::mark_admitted(&mut set, self.decision, permit.waited());
+        let watch = watch_for(head.status, &head.headers, encoding, form);
+        let mut meter = Meter::new(watch, Some(permit));
+        let mut told = self.told();
+        if ended {
+            let (_nothing, charge) = meter.end();
+            told = told.charge(charge);
+        }
+        self.stage = Stage::Answering(Box::new(meter));
+        Ok(Step::Answer(message::response_headers(Edit { set, remove }, told)))
+    }
+
+    fn response_body(&mut self, body: HttpBody) -> Step {
+        let told = self.told();
+        let Stage::Answering(meter) = &mut self.stage else {
+            return Step::Answer(message::response_body(Content::Kept, Told::default()));
+        };
+        let (came, ended) = (Bytes::from(body.body), body.end_of_stream);
+        let mut shown = meter.pass(came.clone());
+        let charge = if ended {
+            let (rest, charge) = meter.end();
+            if !rest.is_empty() {
+                shown = [shown, rest].concat().into();
+            }
+            charge
+        } else if meter.is_final() {
+            // The slot is free, however long the upstream lingers.
+            meter.settle(Outcome::Completed)
+        } else {
+            None
+        };
+        let told = if charge.is_some() { told.charge(charge) } else { Told::default() };
+        let content = if shown == came { Content::Kept } else { Content::Replaced(shown) };
+        Step::Answer(message::response_body(content, told))
+    }
+
+    fn response_trailers(&mut self) -> Step {
+        let mut told = Told::default();
+        if let Stage::Answering(meter) = &mut self.stage {
+            // What is still held back is an event without its end, which no client would read.
+            let (_unfinished, charge) = meter.end();
+            told = self.told().charge(charge);
+        }
+        Step::Answer(message::response_trailers(told))
+    }
+
+    /// Envoy says no more.
+    pub(super) fn closed(&self) -> Step {
+        match self.stage {
+            // Ending well here would let the request through.
+            Stage::Deciding => Step::Fail(Status::cancelled("the request was not decided")),
+            Stage::Fresh | Stage::Body(_) | Stage::Sent(_) | Stage::Answering(_) | Stage::Passing => Step::Over,
+        }
+    }
+
+    /// Envoy said nothing for longer than [`Self::silence`].
+    pub(super) fn timed_out(&mut self) -> Step {
+        match std::mem::replace(&mut self.stage, Stage::Passing) {
+            Stage::Sent(admitted) => {
+                admitted.permit.settle(Ending { outcome: Outcome::TimedOut, usage: Reported::Nothing });
+            }
+            Stage::Answering(mut meter) => {
+                meter.settle(Outcome::TimedOut);
+            }
+            Stage::Fresh | Stage::Body(_) | Stage::Deciding | Stage::Passing => {}
+        }
+        Step::Fail(Status::deadline_exceeded("nothing happened for too long"))
+    }
+
+    fn refuse(&mut self, refused: &Refused) -> Step {
+        self.stage = Stage::Passing;
+        let (code, decision) = (refused.code(), self.decision);
+        if !matches!(refused, Refused::ByCore(_)) {
+            self.gate.metrics().rejected(code);
+            tracing::debug!(target: "tallygate::decision", %decision, reason = code, "answered by the door");
+        }
+        let answer = refused.answer(decision, self.gate.clock().now(), self.voice);
+        Step::LastAnswer(message::immediate(answer, code, self.told().text("reason", code)))
+    }
+
+    fn told(&self) -> Told {
+        let told = Told::default().text("decision", self.decision.to_string());
+        if self.tenant.is_empty() { told } else { told.text("tenant", &self.tenant) }
+    }
+}
+
+/// Envoy is set up in a way that cannot work. Every request is refused, and the log says why.
+fn misconfigured(problem: &str) -> Step {
+    tracing::error!(problem, "Envoy's ext_proc filter is not set up as this gateway needs it; see docs/envoy.md");
+    Step::Fail(Status::failed_precondition(problem))
+}

@@ -1,0 +1,256 @@
+//! Envoy's messages in our terms, and ours in Envoy's.
+//!
+//! Header values travel as raw bytes, both ways. What is set replaces what was there; what is removed is removed
+//! first. Metadata goes out under one namespace, which Envoy drops without a word unless its
+//! `receiving_namespaces` list it.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use envoy_types::pb::envoy::config::core::v3 as core;
+use envoy_types::pb::envoy::service::ext_proc::v3 as pb;
+use envoy_types::pb::envoy::r#type::v3::HttpStatus;
+use envoy_types::pb::google::protobuf::{Struct, Value, value::Kind};
+use http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Response, StatusCode};
+
+use crate::policy::model::MetadataKey;
+use crate::units::VirtualTokens;
+
+use super::super::answer::Refused;
+use super::super::identity::{Claim, Claims};
+
+pub(super) use pb::processing_request::Request as Asked;
+pub(super) use pb::processing_response::Response as Said;
+pub(super) use pb::{HttpBody, HttpHeaders, ProcessingRequest, ProcessingResponse};
+
+/// The namespace of what we tell Envoy about a request.
+pub const NAMESPACE: &str = "tallygate";
+
+/// Under which key Envoy sends the attributes of its own filter.
+const FILTER: &str = "envoy.filters.http.ext_proc";
+
+/// The head of a request or of an answer.
+#[derive(Debug)]
+pub(super) struct Head {
+    pub(super) method: Method,
+    /// Without the query.
+    pub(super) path: String,
+    /// Of an answer.
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+}
+
+impl Head {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// When a header cannot be one.
+    pub(super) fn read(from: HttpHeaders) -> Result<Self, Refused> {
+        let mut head =
+            Self { method: Method::GET, path: String::new(), status: StatusCode::OK, headers: HeaderMap::new() };
+        for core::HeaderValue { key, value, raw_value } in from.headers.unwrap_or_default().headers {
+            let raw = if raw_value.is_empty() { value.into_bytes() } else { raw_value };
+            let unreadable = || Refused::Malformed(format!("the header {key} is not one"));
+            match key.as_str() {
+                ":method" => head.method = Method::from_bytes(&raw).map_err(|_| unreadable())?,
+                ":path" => {
+                    let path = String::from_utf8(raw).map_err(|_| unreadable())?;
+                    head.path = path.split('?').next().unwrap_or_default().to_owned();
+                }
+                ":status" => head.status = StatusCode::from_bytes(&raw).map_err(|_| unreadable())?,
+                pseudo if pseudo.starts_with(':') => {}
+                name => {
+                    let name: HeaderName = name.parse().map_err(|_| unreadable())?;
+                    head.headers.append(name, HeaderValue::from_bytes(&raw).map_err(|_| unreadable())?);
+                }
+            }
+        }
+        Ok(head)
+    }
+
+    /// The headers whose names begin so.
+    pub(super) fn beginning(&self, prefix: &str) -> Vec<String> {
+        self.headers.keys().map(HeaderName::as_str).filter(|name| name.starts_with(prefix)).map(str::to_owned).collect()
+    }
+}
+
+/// Why Envoy sends an answer it made itself, in its own fixed words; nothing when the answer is the upstream's, or
+/// when Envoy was not asked for `response.code_details`.
+pub(super) fn local_reply(attributes: &HashMap<String, Struct>) -> Option<&str> {
+    let details = attributes.get(FILTER)?.fields.get("response.code_details")?;
+    text(details).filter(|details| !details.is_empty() && *details != "via_upstream")
+}
+
+fn text(value: &Value) -> Option<&str> {
+    match &value.kind {
+        Some(Kind::StringValue(text)) => Some(text),
+        _ => None,
+    }
+}
+
+/// What Envoy vouches for.
+#[derive(Debug, Default)]
+pub(super) struct Vouched(pub(super) core::Metadata);
+
+impl Claims for Vouched {
+    fn claim(&self, key: &MetadataKey) -> Option<Claim<'_>> {
+        let (last, parents) = key.path.split_last()?;
+        let mut fields = self.0.filter_metadata.get(&key.namespace)?;
+        for parent in parents {
+            match fields.fields.get(parent).and_then(|value| value.kind.as_ref()) {
+                Some(Kind::StructValue(below)) => fields = below,
+                Some(Kind::NullValue(_)) | None => return None,
+                Some(_) => return Some(Claim::Other),
+            }
+        }
+        match fields.fields.get(last)?.kind.as_ref()? {
+            Kind::StringValue(text) => Some(Claim::Text(text)),
+            Kind::NullValue(_) => None,
+            _ => Some(Claim::Other),
+        }
+    }
+}
+
+/// What is told of a request, as metadata.
+#[derive(Debug, Default)]
+pub(super) struct Told(HashMap<String, Value>);
+
+impl Told {
+    pub(super) fn text(mut self, key: &str, text: impl Into<String>) -> Self {
+        self.0.insert(key.to_owned(), Value { kind: Some(Kind::StringValue(text.into())) });
+        self
+    }
+
+    pub(super) fn number(mut self, key: &str, number: f64) -> Self {
+        self.0.insert(key.to_owned(), Value { kind: Some(Kind::NumberValue(number)) });
+        self
+    }
+
+    /// What the request came to, in virtual tokens; nothing where that is not known.
+    pub(super) fn charge(self, charge: Option<VirtualTokens>) -> Self {
+        match charge {
+            Some(charge) => self.number("charge", charge.as_f64()),
+            None => self,
+        }
+    }
+
+    fn into_metadata(self) -> Option<Struct> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let ours = Value { kind: Some(Kind::StructValue(Struct { fields: self.0 })) };
+        Some(Struct { fields: HashMap::from([(NAMESPACE.to_owned(), ours)]) })
+    }
+}
+
+/// Changes to the headers of a request or an answer.
+#[derive(Debug, Default)]
+pub(super) struct Edit {
+    pub(super) set: HeaderMap,
+    pub(super) remove: Vec<String>,
+}
+
+impl Edit {
+    fn into_mutation(self) -> Option<pb::HeaderMutation> {
+        if self.set.is_empty() && self.remove.is_empty() {
+            return None;
+        }
+        Some(pb::HeaderMutation { set_headers: options(&self.set), remove_headers: self.remove })
+    }
+}
+
+fn options(headers: &HeaderMap) -> Vec<core::HeaderValueOption> {
+    let option = |(name, value): (&HeaderName, &HeaderValue)| core::HeaderValueOption {
+        header: Some(core::HeaderValue {
+            key: name.as_str().to_owned(),
+            value: String::new(),
+            raw_value: value.as_bytes().to_owned(),
+        }),
+        append_action: core::header_value_option::HeaderAppendAction::OverwriteIfExistsOrAdd.into(),
+        ..Default::default()
+    };
+    headers.iter().map(option).collect()
+}
+
+/// What becomes of a body, or of a part of one.
+#[derive(Debug)]
+pub(super) enum Content {
+    /// It goes on as it is.
+    Kept,
+    /// This goes on in its place.
+    Replaced(Bytes),
+}
+
+impl Content {
+    fn into_mutation(self) -> Option<pb::BodyMutation> {
+        let mutation = match self {
+            Self::Kept => return None,
+            Self::Replaced(bytes) if bytes.is_empty() => pb::body_mutation::Mutation::ClearBody(true),
+            Self::Replaced(bytes) => pb::body_mutation::Mutation::Body(bytes.into()),
+        };
+        Some(pb::BodyMutation { mutation: Some(mutation) })
+    }
+}
+
+fn common(edit: Edit, content: Content) -> pb::CommonResponse {
+    pb::CommonResponse {
+        header_mutation: edit.into_mutation(),
+        body_mutation: content.into_mutation(),
+        ..Default::default()
+    }
+}
+
+fn response(said: Said, told: Told) -> Box<ProcessingResponse> {
+    Box::new(ProcessingResponse { dynamic_metadata: told.into_metadata(), response: Some(said), ..Default::default() })
+}
+
+/// The request's headers go on, so changed.
+pub(super) fn request_headers(edit: Edit) -> Box<ProcessingResponse> {
+    let headers = pb::HeadersResponse { response: Some(common(edit, Content::Kept)) };
+    response(Said::RequestHeaders(headers), Told::default())
+}
+
+/// The request goes on to the upstream. A replaced body needs its new length beside it, or Envoy refuses it.
+pub(super) fn request_body(content: Content, told: Told) -> Box<ProcessingResponse> {
+    let mut edit = Edit::default();
+    if let Content::Replaced(bytes) = &content {
+        edit.set.insert(CONTENT_LENGTH, HeaderValue::from(bytes.len()));
+    }
+    response(Said::RequestBody(pb::BodyResponse { response: Some(common(edit, content)) }), told)
+}
+
+/// The request's trailers go on.
+pub(super) fn request_trailers() -> Box<ProcessingResponse> {
+    response(Said::RequestTrailers(pb::TrailersResponse::default()), Told::default())
+}
+
+/// The answer's headers go on, so changed.
+pub(super) fn response_headers(edit: Edit, told: Told) -> Box<ProcessingResponse> {
+    let headers = pb::HeadersResponse { response: Some(common(edit, Content::Kept)) };
+    response(Said::ResponseHeaders(headers), told)
+}
+
+/// A part of the answer's body goes on.
+pub(super) fn response_body(content: Content, told: Told) -> Box<ProcessingResponse> {
+    let body = pb::BodyResponse { response: Some(common(Edit::default(), content)) };
+    response(Said::ResponseBody(body), told)
+}
+
+/// The answer's trailers go on.
+pub(super) fn response_trailers(told: Told) -> Box<ProcessingResponse> {
+    response(Said::ResponseTrailers(pb::TrailersResponse::default()), told)
+}
+
+/// This is the answer, and the upstream is not asked. Whatever of ours an answer already has is removed.
+pub(super) fn immediate(answer: Response<String>, code: &str, told: Told) -> Box<ProcessingResponse> {
+    let (head, body) = answer.into_parts();
+    let immediate = pb::ImmediateResponse {
+        status: Some(HttpStatus { code: i32::from(head.status.as_u16()) }),
+        headers: Some(pb::HeaderMutation { set_headers: options(&head.headers), remove_headers: Vec::new() }),
+        body: body.into_bytes(),
+        details: format!("tallygate_{code}"),
+        ..Default::default()
+    };
+    response(Said::ImmediateResponse(immediate), told)
+}

@@ -1,0 +1,184 @@
+//! The door for Envoy: its external processing filter asks here about every request, and shows every answer.
+//!
+//! Envoy opens one gRPC stream for each HTTP request. [`life`] is what is done about one, as a machine without
+//! sockets; this file moves messages between it and the stream. While a request waits for its turn the stream is
+//! read on, so that a client that leaves, or an Envoy that gives up, takes its request out of the queue at once.
+//!
+//! Nothing gets through by accident. Envoy lets a request through when its stream ends well before it is answered.
+//! So the stream of answers ends well only where the machine says so; a panic, a lost task or a broken core end it
+//! with an error, which a filter with `failure_mode_allow: false` turns into a 500.
+
+mod envoy;
+mod intake;
+mod life;
+mod message;
+mod server;
+
+use std::future::Future;
+use std::net::IpAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_server::ExternalProcessor;
+use tonic::codegen::tokio_stream::Stream;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::policy::model::Listener;
+use crate::settings::Door;
+use crate::shell::Gate;
+
+use super::answer::Refused;
+use super::identity::trusts;
+use intake::{Admitted, Ingress};
+use life::{Life, Step};
+use message::{ProcessingRequest, ProcessingResponse};
+
+pub use message::NAMESPACE;
+pub use server::serve;
+
+/// The service Envoy asks.
+#[derive(Clone, Debug)]
+pub struct ExtProc {
+    gate: Gate,
+    settings: Arc<Door>,
+    trusted: bool,
+    ingress: Ingress,
+}
+
+impl ExtProc {
+    /// A service that listens at an address. The address decides whether its headers may name the tenant.
+    #[must_use]
+    pub fn new(gate: Gate, settings: Door, listener: IpAddr) -> Self {
+        let trusted = trusts(&gate.policy().identity.trust, Listener::Grpc, listener);
+        let ingress = Ingress::new(settings.bodies_most);
+        Self { gate, settings: Arc::new(settings), trusted, ingress }
+    }
+
+    /// The largest message that is read: a body, and what Envoy says around it.
+    fn message_most(&self) -> usize {
+        const AROUND: u64 = 1024 * 1024;
+        usize::try_from(self.settings.body_most.get() + AROUND).unwrap_or(usize::MAX)
+    }
+}
+
+#[tonic::async_trait]
+impl ExternalProcessor for ExtProc {
+    type ProcessStream = Answers;
+
+    async fn process(&self, request: Request<Streaming<ProcessingRequest>>) -> Result<Response<Answers>, Status> {
+        let life = Life::new(self.gate.clone(), self.settings.clone(), self.trusted);
+        let talk = Talk {
+            life,
+            questions: request.into_inner(),
+            deciding: None,
+            gate: self.gate.clone(),
+            ingress: self.ingress.clone(),
+        };
+        Ok(Response::new(Answers { next: Some(Box::pin(talk.next())) }))
+    }
+}
+
+type Deciding = Pin<Box<dyn Future<Output = Result<Admitted, Refused>> + Send>>;
+
+/// One request's conversation with Envoy.
+struct Talk {
+    life: Life,
+    questions: Streaming<ProcessingRequest>,
+    deciding: Option<Deciding>,
+    gate: Gate,
+    ingress: Ingress,
+}
+
+/// What comes next in a conversation.
+enum Next {
+    /// An answer, and the conversation goes on.
+    Answer(Box<ProcessingResponse>, Talk),
+    /// The last answer.
+    LastAnswer(Box<ProcessingResponse>),
+    /// It ended well.
+    Over,
+    /// It ended otherwise.
+    Failed(Status),
+}
+
+impl Talk {
+    /// Moves on until there is something to say.
+    async fn next(mut self) -> Next {
+        loop {
+            let step = match &mut self.deciding {
+                Some(deciding) => tokio::select! {
+                    verdict = deciding => {
+                        self.deciding = None;
+                        self.life.decided(verdict)
+                    }
+                    question = self.questions.message() => self.asked(question),
+                },
+                None => {
+                    let asking = self.questions.message();
+                    match self.life.silence() {
+                        Some(most) => match tokio::time::timeout(most.to_std(), asking).await {
+                            Ok(question) => self.asked(question),
+                            Err(_elapsed) => self.life.timed_out(),
+                        },
+                        None => {
+                            let question = asking.await;
+                            self.asked(question)
+                        }
+                    }
+                }
+            };
+            match step {
+                Step::Answer(answer) => return Next::Answer(answer, self),
+                Step::LastAnswer(answer) => return Next::LastAnswer(answer),
+                Step::Decide(undecided) => {
+                    self.deciding = Some(Box::pin(undecided.decide(self.gate.clone(), self.ingress.clone())));
+                }
+                Step::Over => return Next::Over,
+                Step::Fail(status) => return Next::Failed(status),
+            }
+        }
+    }
+
+    fn asked(&mut self, question: Result<Option<ProcessingRequest>, Status>) -> Step {
+        match question {
+            Ok(Some(question)) => self.life.on(question),
+            Ok(None) => self.life.closed(),
+            // Envoy, or the connection to it, is gone: nobody reads what is said.
+            Err(status) => Step::Fail(status),
+        }
+    }
+}
+
+/// The stream of answers. It owns the conversation: dropped, it takes everything with it.
+pub struct Answers {
+    next: Option<Pin<Box<dyn Future<Output = Next> + Send>>>,
+}
+
+impl std::fmt::Debug for Answers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Answers").field("ended", &self.next.is_none()).finish()
+    }
+}
+
+impl Stream for Answers {
+    type Item = Result<ProcessingResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Some(next) = &mut self.next else { return Poll::Ready(None) };
+        let polled = catch_unwind(AssertUnwindSafe(|| next.as_mut().poll(context)));
+        let said = match polled {
+            Ok(poll) => ready!(poll),
+            Err(_panic) => Next::Failed(Status::internal("the handler failed")),
+        };
+        let (item, next) = match said {
+            Next::Answer(answer, talk) => (Some(Ok(*answer)), Some(Box::pin(talk.next()) as _)),
+            Next::LastAnswer(answer) => (Some(Ok(*answer)), None),
+            Next::Over => (None, None),
+            Next::Failed(status) => (Some(Err(status)), None),
+        };
+        self.next = next;
+        Poll::Ready(item)
+    }
+}
