@@ -66,12 +66,8 @@ mod tests {
     use crate::policy::model::{EffortFactors, Selection};
     use crate::units::{Bytes, ClassIndex, Limit, Model, PoolIndex, Price, TenantId, TokenWeight, Tokens, Weight};
 
-    fn quote(cap: Limit<Tokens>, choices: u32, predictor: &Predictor) -> Quote {
-        quote_within(cap, choices, predictor, Limit::Unlimited)
-    }
-
-    fn quote_within(cap: Limit<Tokens>, choices: u32, predictor: &Predictor, most: Limit<Tokens>) -> Quote {
-        let call = Call {
+    fn call(cap: Limit<Tokens>, choices: u32) -> Call {
+        Call {
             model: "alias".into(),
             prompt: Prompt::default(),
             cap,
@@ -80,15 +76,26 @@ mod tests {
             effort: Effort::Unstated,
             streamed: false,
             bytes: Bytes::ZERO,
-        };
-        let selection = Selection {
+        }
+    }
+
+    fn selection() -> Selection {
+        Selection {
             pool: PoolIndex::new(0),
             model: Model::from("m"),
             class: ClassIndex::new(0),
             weight: Weight::ONE,
             price: Price::new(TokenWeight::ONE, [TokenWeight::ONE; 5]),
-        };
-        Quote::new(&call, Tokens::new(100), &TenantId::from("acme"), &selection, predictor, most)
+        }
+    }
+
+    fn quote(cap: Limit<Tokens>, choices: u32, predictor: &Predictor) -> Quote {
+        quote_within(cap, choices, predictor, Limit::Unlimited)
+    }
+
+    fn quote_within(cap: Limit<Tokens>, choices: u32, predictor: &Predictor, most: Limit<Tokens>) -> Quote {
+        let tenant = TenantId::from("acme");
+        Quote::new(&call(cap, choices), Tokens::new(100), &tenant, &selection(), predictor, most)
     }
 
     #[test]
@@ -114,6 +121,31 @@ mod tests {
         };
         assert_eq!((within(1_000_000), within(150), within(100)), (1_000_000, 150, 100));
         assert_eq!(within(99), 100, "the input alone is too large, and stays so");
+    }
+
+    #[test]
+    fn output_that_is_insisted_on_is_expected_for_every_choice() {
+        let predictor = Predictor::new(EffortFactors::NEUTRAL);
+        let forced = |least: u64| {
+            let mut call = call(Limit::AtMost(Tokens::new(900)), 2);
+            call.least = Tokens::new(least);
+            let tenant = TenantId::from("acme");
+            let most = Limit::Unlimited;
+            Quote::new(&call, Tokens::new(100), &tenant, &selection(), &predictor, most).expected.output()
+        };
+        assert_eq!(forced(900), Tokens::new(1_800), "all of it");
+        assert_eq!(forced(1), forced(0), "less than is expected anyway");
+    }
+
+    #[test]
+    fn what_may_have_no_output_teaches_nothing_about_it() {
+        let mut predictor = Predictor::new(EffortFactors::NEUTRAL);
+        let before = quote(Limit::Unlimited, 1, &predictor).expected;
+        let embedding = quote(Limit::AtMost(Tokens::ZERO), 1, &predictor);
+        for _ in 0..50 {
+            predictor.learn(&embedding.key, Tokens::ZERO, Tokens::ZERO);
+        }
+        assert_eq!(quote(Limit::Unlimited, 1, &predictor).expected, before);
     }
 
     #[test]

@@ -94,6 +94,7 @@ impl Desk {
             price: quote.price,
             expected: quote.expected,
             output_cap: quote.output_cap,
+            choices: quote.key.choices,
             bytes: call.bytes,
             deadline: self.deadline(ask, quote.expected.output()),
             streamed: call.streamed,

@@ -4,6 +4,7 @@
 //! it; books every entry; and writes down what became of each request.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use crate::admission::{
@@ -173,6 +174,7 @@ impl<'a> Desk<'a> {
             price: selection.price,
             expected: Usage::plain(demand.input, predicted),
             output_cap: demand.max_tokens,
+            choices: NonZeroU32::MIN,
             bytes: Bytes::ZERO,
             deadline: demand.deadline.map(|span| demand.arrival + span),
             streamed: true,
