@@ -96,6 +96,7 @@ fn effects() -> BTreeMap<&'static str, Effect> {
         ("identity.tenant[].api_key", Changes("identity: {tenant: [{api_key: keys.yaml}]}")),
         ("identity.tenant[].header", Changes("identity: {tenant: [{header: x-team}]}")),
         ("identity.tenant[].fallback", Changes("identity: {tenant: [{fallback: guests}]}")),
+        ("identity.tenant[].metadata", Changes("identity: {tenant: [{metadata: envoy.filters.http.jwt_authn/sub}]}")),
         ("identity.trust", Changes("identity: {trust: [proxy]}")),
         ("identity.session[].header", Changes("identity: {session: [{header: x-run}]}")),
         ("identity.class[].header", Changes("identity: {class: [{header: x-class}]}")),
