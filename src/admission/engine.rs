@@ -245,13 +245,21 @@ impl Engine {
         }
     }
 
-    /// Dispatches whatever the windows let go.
+    /// Dispatches whatever the windows let go. A dispatch in one pool can block its tenant in another, by the cap
+    /// on what it has in flight anywhere, and bring somebody smaller to the front there: so until a round over the
+    /// pools dispatches nothing.
     fn pump(&mut self) {
-        for pool in 0..self.pools.len() {
-            while let Some(slot) = self.pools[pool].ready() {
-                self.dispatch(self.pools[pool].index, slot);
+        let mut dispatched = true;
+        while std::mem::take(&mut dispatched) {
+            for pool in 0..self.pools.len() {
+                while let Some(slot) = self.pools[pool].ready() {
+                    self.dispatch(self.pools[pool].index, slot);
+                    dispatched = self.pools.len() > 1;
+                }
             }
-            self.pools[pool].mark_backlog(self.now);
+        }
+        for pool in &mut self.pools {
+            pool.mark_backlog(self.now);
         }
     }
 
