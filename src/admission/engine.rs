@@ -245,16 +245,16 @@ impl Engine {
         }
     }
 
-    /// Dispatches whatever the windows let go. A dispatch in one pool can block its tenant in another, by the cap
-    /// on what it has in flight anywhere, and bring somebody smaller to the front there: so until a round over the
-    /// pools dispatches nothing.
+    /// Dispatches whatever the windows let go.
     fn pump(&mut self) {
-        let mut dispatched = true;
-        while std::mem::take(&mut dispatched) {
+        // A dispatch in one pool can put a tenant at its cap in all of them, and so change the head of a pool
+        // that was looked at before. Every dispatch takes a request out of the queue, so this ends.
+        let mut moved = true;
+        while std::mem::take(&mut moved) {
             for pool in 0..self.pools.len() {
                 while let Some(slot) = self.pools[pool].ready() {
                     self.dispatch(self.pools[pool].index, slot);
-                    dispatched = self.pools.len() > 1;
+                    moved = true;
                 }
             }
         }

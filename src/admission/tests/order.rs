@@ -343,3 +343,21 @@ fn a_dispatch_in_one_pool_that_blocks_the_head_of_another_lets_the_next_there_go
     assert!(world.waits(large), "which is now at its own cap");
     assert!(world.ticket(small).is_some(), "so that nothing holds the small one up");
 }
+
+#[test]
+fn a_head_dearer_than_the_window_does_not_void_its_classs_share() {
+    let mut policy = policy();
+    policy.classes = vec![class("interactive", 0, 0.0), class("batch", 1, 0.25)];
+    let (mut world, _) = busy(policy);
+    let whale = world.ask(&super::world::Ask { class: 1, input: 2_000, ..of("whale") });
+    for _ in 0..60 {
+        world.ask(&super::world::Ask { class: 1, ..of("batch") });
+    }
+    for _ in 0..200 {
+        world.ask(&of("interactive"));
+    }
+    let served = world.serve(120);
+    assert!(world.ticket(whale).is_some(), "the whale is due once its class has accrued it");
+    let batch = count(&served, "batch");
+    assert!(batch >= 15, "and those behind it get the share, not {batch}");
+}

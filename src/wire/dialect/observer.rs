@@ -14,7 +14,7 @@ use crate::costing::{Encoding, OutputCounter};
 use crate::units::{Tokens, Usage};
 
 use super::body::{AnswerForm, Echo};
-use super::reply::Fragment;
+use super::reply::{Fragment, is_believable};
 use super::sse::{Piece, Splitter};
 use super::{Dialect, anthropic, openai};
 
@@ -98,10 +98,22 @@ impl Observer {
         self.tally.usage.filter(|_| !self.tally.outdated)
     }
 
+    /// The usage the upstream reported last, whether or not more output followed.
+    #[must_use]
+    pub fn told(&self) -> Option<Usage> {
+        self.tally.usage
+    }
+
     /// The input the upstream reported, whether or not it came to reporting the output.
     #[must_use]
     pub fn input(&self) -> Option<Usage> {
         self.tally.input()
+    }
+
+    /// Whether the upstream reported a usage that cannot be, which was not taken note of.
+    #[must_use]
+    pub fn disbelieved(&self) -> bool {
+        self.tally.disbelieved
     }
 
     /// How far the stream has come.
@@ -154,6 +166,8 @@ pub(super) struct Tally {
     usage: Option<Usage>,
     /// Whether output followed the usage reported last.
     outdated: bool,
+    /// Whether a usage was reported that cannot be.
+    disbelieved: bool,
     /// The output so far as the upstream tells it, where it does.
     told: Option<Tokens>,
     end: StreamEnd,
@@ -171,6 +185,7 @@ impl Tally {
             input: None,
             usage: None,
             outdated: false,
+            disbelieved: false,
             told: None,
             end: StreamEnd::Open,
         }
@@ -207,7 +222,9 @@ impl Tally {
 
     /// Takes note of the input, where it is told ahead of the output.
     pub(super) fn learn_input(&mut self, input: Option<Usage>) {
-        self.input = input.or(self.input);
+        let believed = input.filter(is_believable);
+        self.disbelieved |= believed != input;
+        self.input = believed.or(self.input);
     }
 
     /// The input as it was told.
@@ -215,8 +232,13 @@ impl Tally {
         self.usage.or(self.input).map(|usage| usage.input_only())
     }
 
-    /// Takes note of a reported usage. A later one replaces it: reports are cumulative.
+    /// Takes note of a reported usage. A later one replaces it: reports are cumulative. One that cannot be is as good
+    /// as none.
     pub(super) fn report(&mut self, usage: Usage) {
+        if !is_believable(&usage) {
+            self.disbelieved = true;
+            return;
+        }
         self.usage = Some(usage);
         self.outdated = false;
     }
@@ -251,28 +273,33 @@ impl Tally {
     }
 }
 
-/// The event without one member of its data. Only where the data stands in one piece in the event; else as it is, since
-/// a `null` too many is better than a broken event.
+/// The event without one member of its data. Where the data stands in one piece in the event, nothing else of it
+/// changes; where it is spread over lines, it is written anew behind the event's other lines.
 fn without_member(raw: &Bytes, data: &str, value: Range<usize>) -> Bytes {
+    let Some(cleaned) = cut_member(data, value) else { return raw.clone() };
     let Some(at) = raw.windows(data.len().max(1)).position(|window| window == data.as_bytes()) else {
-        return raw.clone();
+        return rewritten(raw, &cleaned).into();
     };
-    let before = data[..value.start].trim_end();
-    let Some(name_end) = before.strip_suffix(':').map(str::trim_end).and_then(|name| name.strip_suffix('"')) else {
-        return raw.clone();
-    };
-    let Some(name_start) = name_end.rfind('"') else { return raw.clone() };
+    [&raw[..at], cleaned.as_bytes(), &raw[at + data.len()..]].concat().into()
+}
+
+/// A JSON object's text without the member whose value stands there.
+fn cut_member(data: &str, value: Range<usize>) -> Option<String> {
+    let name_end = data[..value.start].trim_end().strip_suffix(':')?.trim_end().strip_suffix('"')?;
+    let name_start = name_end.rfind('"')?;
     let (head, tail) = (&data[..name_start], data[value.end..].trim_start());
-    let (head, tail) = match tail.strip_prefix(',') {
-        Some(tail) => (head, tail.trim_start()),
-        None => (head.trim_end().strip_suffix(',').unwrap_or(head), tail),
-    };
-    let mut out = Vec::with_capacity(raw.len());
-    out.extend_from_slice(&raw[..at]);
-    out.extend_from_slice(head.as_bytes());
-    out.extend_from_slice(tail.as_bytes());
-    out.extend_from_slice(&raw[at + data.len()..]);
-    out.into()
+    Some(match tail.strip_prefix(',') {
+        Some(tail) => head.to_owned() + tail.trim_start(),
+        None => head.trim_end().strip_suffix(',').unwrap_or(head).to_owned() + tail,
+    })
+}
+
+fn rewritten(raw: &Bytes, data: &str) -> String {
+    let text = String::from_utf8_lossy(raw);
+    let end = ["\r\n", "\r"].into_iter().find(|end| text.contains(end)).unwrap_or("\n");
+    let others = text.split(['\n', '\r']).filter(|line| !line.is_empty() && line.split(':').next() != Some("data"));
+    let data = data.split('\n').map(|line| format!("data: {line}{end}"));
+    others.map(|line| format!("{line}{end}")).chain(data).chain([end.to_owned()]).collect()
 }
 
 #[cfg(test)]

@@ -22,7 +22,8 @@ use super::super::answer::{self, Refused};
 use super::super::dialect::{AnswerForm, Dialect, Parsed, Unreadable};
 use super::super::identity::identify;
 use super::super::server::Body;
-use super::observed::{self, Watch};
+use super::coding::Coding;
+use super::observed::{self, Framing, Watch};
 use super::{Proxy, UpstreamError, headers, patience};
 
 /// Bodies up to this size are read where they are; larger ones on a thread that may take its time.
@@ -47,8 +48,7 @@ impl Proxy {
         let (head, incoming) = request.into_parts();
         let identified = identify(&self.gate.policy().identity, self.trusted, &head.headers).map_err(super::refused)?;
         let patience = patience::read(&head.headers)?;
-        refuse_encoded(&head.headers)?;
-        let held = self.bodies.read(incoming).await?;
+        let held = self.bodies.read(incoming, Coding::of(&head.headers)?).await?;
         let reading = read_body(self.gate.policy(), dialect, &identified.caller, held.bytes.clone()).await?;
         let Reading { parsed, selection, encoding, input } = reading;
 
@@ -86,6 +86,7 @@ impl Proxy {
         form: AnswerForm,
     ) -> Response<Body> {
         let (mut head, body) = response.into_parts();
+        let framing = Framing::of(&head);
         headers::clean_answer(&mut head.headers);
         answer::mark_admitted(&mut head.headers, decision, permit.waited());
         let watch = watch_for(head.status, &head.headers, encoding, form);
@@ -93,7 +94,10 @@ impl Proxy {
             // What is hidden makes it shorter than the upstream said.
             head.headers.remove(CONTENT_LENGTH);
         }
-        Response::from_parts(head, observed::metered(body, watch, permit, self.settings.idle_most).boxed_unsync())
+        Response::from_parts(
+            head,
+            observed::metered(body, framing, watch, permit, self.settings.idle_most).boxed_unsync(),
+        )
     }
 }
 

@@ -11,6 +11,7 @@
 //! it had not sent on stays unsent.
 
 mod body;
+mod coding;
 pub(super) mod headers;
 pub(super) mod metered;
 pub(super) mod observed;
@@ -38,6 +39,7 @@ use super::identity::{IdentityError, identify, trusts};
 use super::paths::{self, Route};
 use super::server::{Answering, Body};
 
+use coding::Coding;
 pub use upstream::{Upstream, UpstreamError};
 
 /// The reverse proxy.
@@ -99,7 +101,7 @@ impl Proxy {
     async fn unmetered(&self, decision: DecisionId, request: Request<Incoming>) -> Result<Response<Body>, Refused> {
         let identified = identify(&self.gate.policy().identity, self.trusted, request.headers()).map_err(refused)?;
         let (head, incoming) = request.into_parts();
-        let held = self.bodies.read(incoming).await?;
+        let held = self.bodies.read(incoming, Coding::of(&head.headers)?).await?;
         let (pool, body) = match Named::read(&held.bytes) {
             None => (PoolIndex::new(0), held.bytes.clone()),
             Some(named) => {
