@@ -22,7 +22,7 @@ use crate::shell::{self, Gate};
 use crate::sim::EngineSpec;
 use crate::units::Span;
 use crate::wire::admin::{Admin, Token};
-use crate::wire::ext_proc::{self, ExtProc};
+use crate::wire::ext_proc::{self, ExtProc, GoingDown};
 use crate::wire::proxy::{Proxy, Upstream};
 use crate::wire::server;
 
@@ -54,7 +54,8 @@ pub struct App {
     upstreams: Vec<(String, String)>,
     demo: Option<Demo>,
     grace: Span,
-    stop_doors: CancellationToken,
+    stop_proxy: CancellationToken,
+    grpc_going_down: GoingDown,
     stop_admin: CancellationToken,
     proxy_server: JoinHandle<()>,
     grpc_server: JoinHandle<()>,
@@ -94,9 +95,10 @@ impl App {
         let door = Proxy::new(gate.clone(), upstream, settings.door, proxy.ip());
         warming.await.context("loading the tokenizer")?;
 
-        let (stop_doors, stop_admin) = (CancellationToken::new(), CancellationToken::new());
-        let proxy_server = server::serve(proxy_listener, stop_doors.clone(), move |request| door.handle(request));
-        let grpc_server = ext_proc::serve(grpc_listener, stop_doors.clone(), asked_by_envoy);
+        let grpc_going_down = GoingDown::default();
+        let (stop_proxy, stop_admin) = (CancellationToken::new(), CancellationToken::new());
+        let proxy_server = server::serve(proxy_listener, stop_proxy.clone(), move |request| door.handle(request));
+        let grpc_server = ext_proc::serve(grpc_listener, grpc_going_down.clone(), asked_by_envoy);
         let admin_server = server::serve(admin_listener, stop_admin.clone(), move |request| admin_api.handle(request));
         Ok(Self {
             gate,
@@ -106,7 +108,8 @@ impl App {
             upstreams,
             demo,
             grace: settings.grace,
-            stop_doors,
+            stop_proxy,
+            grpc_going_down,
             stop_admin,
             proxy_server: tokio::spawn(proxy_server),
             grpc_server: tokio::spawn(grpc_server),
@@ -146,10 +149,12 @@ impl App {
 
     /// Stops: refuses newcomers, serves what is queued and what runs within the grace, cuts the rest off.
     pub async fn stop(mut self) {
-        self.stop_doors.cancel();
+        self.stop_proxy.cancel();
+        self.grpc_going_down.announced.cancel();
         if let Err(broken) = shell::drain(&self.gate, self.grace).await {
             tracing::error!(%broken, "stopping at once");
         }
+        self.grpc_going_down.stopped.cancel();
         let patience = self.gate.clock().sleep(LAST_WORDS);
         tokio::select! {
             // How the servers ended no longer matters.

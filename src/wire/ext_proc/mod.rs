@@ -36,7 +36,7 @@ use life::{Life, Step};
 use message::{ProcessingRequest, ProcessingResponse};
 
 pub use message::NAMESPACE;
-pub use server::serve;
+pub use server::{GoingDown, serve};
 
 /// The service Envoy asks.
 #[derive(Clone, Debug)]
