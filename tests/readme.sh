@@ -15,7 +15,7 @@ fi
 python3 - <<'PYTHON'
 import os, re, signal, subprocess, sys
 
-LIMIT = 600  # seconds for one block; the first builds the release binary
+LIMIT = 1200  # seconds for one block; the first builds the release programs
 text = open("README.md").read()
 blocks = re.findall(r"<!-- runs(?:: expect (.+?))? -->\s*```\w*\n(.*?)```", text, re.S)
 if not blocks:
@@ -36,7 +36,8 @@ try:
     for number, (expected, block) in enumerate(blocks, 1):
         print(f"[{number}/{len(blocks)}] {block.strip()}", flush=True)
         signal.alarm(LIMIT)
-        shell.stdin.write(block + f"\necho \"@@{number} $?\"\n")
+        # On a line of its own, also after output that does not end its last one.
+        shell.stdin.write(block + f"\nprintf '\\n@@{number} %s\\n' $?\n")
         shell.stdin.flush()
         output = []
         for line in shell.stdout:

@@ -108,7 +108,10 @@ fn start_logging() {
 async fn serve(settings: Settings) -> anyhow::Result<()> {
     let demo = settings.demo;
     let app = App::start(settings).await?;
-    announce(&app, demo)?;
+    // A gateway outlives whoever read its first lines.
+    if let Err(error) = std::io::stdout().lock().write_all(announcement(&app, demo).as_bytes()) {
+        tracing::debug!(%error, "nobody reads what is printed");
+    }
     shell::asked_to_stop().await.context("listening for signals")?;
     tracing::info!("stopping: newcomers are refused, what runs may finish; ask again to stop at once");
     tokio::select! {
@@ -118,26 +121,23 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says what listens where, and what to try next.
-fn announce(app: &App, demo: bool) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "tallygate {}", env!("CARGO_PKG_VERSION"))?;
-    writeln!(out, "  proxy      http://{}/v1/chat/completions", app.proxy())?;
-    writeln!(out, "  grpc       {}", app.grpc())?;
-    writeln!(out, "  admin      http://{}/v1/tenants", app.admin())?;
-    for (pool, upstream) in app.upstreams() {
-        let simulated = if demo { " (simulated engine)" } else { "" };
-        writeln!(out, "  pool {pool:<5} {upstream}{simulated}")?;
-    }
-    writeln!(out, "\nTry:")?;
-    writeln!(
-        out,
-        "  curl -N http://{}/v1/chat/completions -H 'content-type: application/json' -H 'x-tenant-id: me' \\\n    \
-         -d '{{\"model\": \"demo\", \"stream\": true, \"max_tokens\": 50, \"messages\": [{{\"role\": \"user\", \
-         \"content\": \"Hello\"}}]}}'",
-        app.proxy()
-    )?;
-    writeln!(out, "  tallygate admin tenants --url http://{}", app.admin())?;
-    out.flush()?;
-    Ok(())
+/// What listens where, and what to try next.
+fn announcement(app: &App, demo: bool) -> String {
+    let (proxy, grpc, admin, version) = (app.proxy(), app.grpc(), app.admin(), env!("CARGO_PKG_VERSION"));
+    let simulated = if demo { " (simulated engine)" } else { "" };
+    let pools: String =
+        app.upstreams().iter().map(|(pool, upstream)| format!("  pool {pool:<5} {upstream}{simulated}\n")).collect();
+    format!(
+        "\
+tallygate {version}
+  proxy      http://{proxy}/v1/chat/completions
+  grpc       {grpc}
+  admin      http://{admin}/v1/tenants
+{pools}
+Try:
+  curl -N http://{proxy}/v1/chat/completions -H 'content-type: application/json' -H 'x-tenant-id: me' \\
+    -d '{{\"model\": \"demo\", \"stream\": true, \"max_tokens\": 50, \"messages\": [{{\"role\": \"user\", \"content\": \"Hello\"}}]}}'
+  tallygate admin tenants --url http://{admin}
+"
+    )
 }

@@ -18,7 +18,9 @@ pub struct Call {
     pub prompt: Prompt,
     /// The most output one choice may produce, reasoning included, where the client states a cap.
     pub cap: Limit<Tokens>,
-    /// How many answers are asked for.
+    /// The least output one choice will have, where the client or the engine insists on some.
+    pub least: Tokens,
+    /// How many answers are asked for, over all prompts of a batch.
     pub choices: NonZeroU32,
     /// How hard the model is asked to think.
     pub effort: Effort,
@@ -35,6 +37,8 @@ pub struct Prompt {
     pub messages: u32,
     /// Messages that carry a name, which costs a token more.
     pub names: u32,
+    /// Tokens the client encoded itself.
+    pub tokens: Tokens,
     /// The texts to be counted.
     pub text: Text,
     /// JSON the provider turns into prompt text by a formula it does not publish: tool definitions, tool calls,
@@ -51,6 +55,8 @@ pub enum Attachment {
     ImageLow,
     /// An image at any other detail. Its size is not known before it is fetched.
     Image,
+    /// An image for one of Anthropic's models.
+    ImageClaude,
     /// Sound, by the length of its base64.
     Audio(Bytes),
     /// A document, by the length of its base64; nothing when it is only named.

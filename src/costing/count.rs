@@ -42,6 +42,9 @@ const JSON_BYTES_PER_TOKEN: u64 = 4;
 const IMAGE_LOW: u64 = 85;
 const IMAGE_MOST: u64 = 85 + 8 * 170;
 
+/// Anthropic scales an image down to at most so many 28-pixel patches, a token each (its standard tier).
+const IMAGE_CLAUDE_MOST: u64 = 1_568;
+
 /// Ten tokens a second of sound at 128 kbit/s, base64 being four thirds of that.
 const AUDIO_BASE64_PER_TOKEN: u64 = 2_133;
 
@@ -119,7 +122,7 @@ pub fn count_prompt(encoding: Encoding, prompt: &Prompt) -> Tokens {
     };
     let structured = prompt.structured.get().div_ceil(JSON_BYTES_PER_TOKEN);
     let attachments: Tokens = prompt.attachments.iter().map(guess).sum();
-    text + Tokens::new(markup) + Tokens::new(structured) + attachments
+    prompt.tokens + text + Tokens::new(markup) + Tokens::new(structured) + attachments
 }
 
 /// What the uncounted part has if it is like the counted one.
@@ -133,6 +136,7 @@ fn guess(attachment: &Attachment) -> Tokens {
     Tokens::new(match attachment {
         Attachment::ImageLow => IMAGE_LOW,
         Attachment::Image => IMAGE_MOST,
+        Attachment::ImageClaude => IMAGE_CLAUDE_MOST,
         Attachment::Audio(base64) => base64.get().div_ceil(AUDIO_BASE64_PER_TOKEN),
         Attachment::File(base64) => base64.get().div_ceil(FILE_BASE64_PER_TOKEN),
     })

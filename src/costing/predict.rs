@@ -216,6 +216,10 @@ impl Predictor {
 
     /// Learns what a completed request produced, all choices together, and how far the prediction was off.
     pub fn learn(&mut self, key: &PredictKey, predicted: Tokens, actual: Tokens) {
+        if key.cap == Limit::AtMost(Tokens::ZERO) {
+            // What may have no output says nothing about how long answers are.
+            return;
+        }
         #[expect(clippy::cast_precision_loss, reason = "a mean needs no 53rd bit")]
         let one = actual.get() as f64 / f64::from(key.choices.get());
         self.global.add(one, MOST_OBSERVATIONS_GLOBAL);

@@ -1,7 +1,7 @@
 //! Puts a price on a call: input as counted, output as predicted, under the price list the policy selects.
 //!
 //! Never more output than the client's own cap times the answers it asks for; a call without a cap has no cap here
-//! either.
+//! either. Never less than what the request insists on.
 
 use crate::policy::model::Selection;
 use crate::units::{Limit, Price, TenantId, Tokens, Usage};
@@ -37,7 +37,9 @@ impl Quote {
             Limit::Unlimited => Limit::Unlimited,
             Limit::AtMost(cap) => Limit::AtMost(cap.times(u64::from(call.choices.get()))),
         };
-        Self { expected: Usage::plain(input, predictor.predict(&key)), output_cap, price: selection.price, key }
+        let least = call.least.times(u64::from(call.choices.get()));
+        let output = predictor.predict(&key).max(least);
+        Self { expected: Usage::plain(input, output), output_cap, price: selection.price, key }
     }
 }
 
@@ -55,6 +57,7 @@ mod tests {
             model: "alias".into(),
             prompt: Prompt::default(),
             cap,
+            least: Tokens::ZERO,
             choices: NonZeroU32::new(choices).expect("not zero"),
             effort: Effort::Unstated,
             streamed: false,

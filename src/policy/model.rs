@@ -31,6 +31,17 @@ pub struct Policy {
     pub pools: Vec<Pool>,
     /// Caps on requests in flight at once.
     pub fanout: Fanout,
+    /// What becomes of requests that are not metered.
+    pub unmetered: Unmetered,
+}
+
+/// What becomes of a request that has a body and is not metered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmetered {
+    /// It is refused.
+    Refuse,
+    /// It passes, uncharged.
+    Pass,
 }
 
 /// Where tenant, session and wished class are read from. The first rule that yields a value decides.

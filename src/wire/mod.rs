@@ -10,6 +10,7 @@ pub mod dialect;
 pub mod ext_proc;
 mod guard;
 pub mod identity;
+pub mod paths;
 pub mod proxy;
 pub mod server;
 

@@ -9,7 +9,7 @@ use crate::ledger::{Balance, Ledger, Memory};
 use crate::policy::Pattern;
 use crate::policy::model::{
     Algorithm, Charge, Class, Cost, EffortFactors, Fairness, Fanout, Identity, Policy, Pool, QueueCaps, TenantRule,
-    TokenWeights, Trust, Window,
+    TokenWeights, Trust, Unmetered, Window,
 };
 use crate::units::{
     Bytes, ClassIndex, Instant, Limit, PoolIndex, Price, RequestId, SessionId, Share, Span, TenantId, TicketId,
@@ -56,6 +56,7 @@ pub(super) fn policy() -> Policy {
             queue: QueueCaps::default(),
         }],
         fanout: Fanout::default(),
+        unmetered: Unmetered::Refuse,
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) use scheduling::{Algorithm, Charge, Class, Fairness, Fanout, Tenant};
 /// The order of every list has meaning: the first entry that fits decides.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(rename = "Policy", extend("x-later" = ["limits", "budgets", "retries", "unmetered"]))]
+#[schemars(rename = "Policy", extend("x-later" = ["limits", "budgets", "retries"]))]
 pub(crate) struct Policy {
     /// The version of this format.
     #[schemars(extend("const" = 1))]
@@ -74,9 +74,26 @@ pub(crate) struct Policy {
     #[serde(default)]
     pub(crate) fanout: Fanout,
 
+    /// What becomes of a request to a path that is not metered and has a body: multipart uploads, audio, batches,
+    /// and whatever an upstream may add. Paths that are metered, reading requests and token counting are not
+    /// concerned, nor are realtime sessions, which are refused.
+    #[serde(default)]
+    pub(crate) unmetered: Unmetered,
+
     /// The semantic cache.
     #[serde(default)]
     pub(crate) cache: Cache,
+}
+
+/// What becomes of a request that is not metered.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Unmetered {
+    /// It is refused as unsupported: what is not read cannot be charged.
+    #[default]
+    Refuse,
+    /// It passes to its pool's upstream, uncharged and without waiting, once its caller is identified.
+    Pass,
 }
 
 /// The semantic cache.

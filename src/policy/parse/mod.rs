@@ -21,7 +21,7 @@ use crate::units::Limit;
 use crate::yaml::{self, Mistakes, Partly, Positions};
 
 use super::keys::KeysText;
-use super::model::{Fanout, Policy};
+use super::model::{Fanout, Policy, Unmetered};
 use super::{form, keys};
 
 pub(super) use values::tenant;
@@ -88,6 +88,10 @@ impl Checks<'_> {
             tenants: tenants?,
             pools: pools?,
             fanout,
+            unmetered: match form.unmetered {
+                form::Unmetered::Refuse => Unmetered::Refuse,
+                form::Unmetered::Pass => Unmetered::Pass,
+            },
         })
     }
 

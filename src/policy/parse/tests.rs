@@ -146,6 +146,7 @@ fn effects() -> BTreeMap<&'static str, Effect> {
         ("pools[].queue.per_session_bytes", Changes("pools: [{name: a, queue: {per_session_bytes: 9}}]")),
         ("fanout.per_session", Changes("fanout: {per_session: 9}")),
         ("fanout.per_tenant", Changes("fanout: {per_tenant: 9}")),
+        ("unmetered", Changes("unmetered: pass")),
         ("cache.enabled", Refuses("cache: {enabled: true}")),
     ])
 }
@@ -209,7 +210,6 @@ fn what_the_plan_names_and_no_build_does_yet_is_refused_by_name() {
         ("limits: []", "2:1: limits"),
         ("budgets: [{name: monthly}]", "2:1: budgets"),
         ("retries: {ratio: 10%}", "2:1: retries"),
-        ("unmetered: pass", "2:1: unmetered"),
         ("cost: {models: [{match: a, scale: 1, price: {input: 1}}]}", "2:38: cost.models[0].price"),
         ("pools: [{name: a, engine: {}}]", "2:19: pools[0].engine"),
         ("pools: [{name: a, breaker: {failures: 5}}]", "2:19: pools[0].breaker"),

@@ -27,6 +27,7 @@ fn ask(gate: &Gate, tenant: &str, patience: Patience) -> Ask {
         model: "m".into(),
         prompt: Prompt::default(),
         cap: Limit::AtMost(Tokens::new(50)),
+        least: Tokens::ZERO,
         choices: NonZeroU32::MIN,
         effort: Effort::Unstated,
         streamed: true,

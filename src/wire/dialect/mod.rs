@@ -6,7 +6,9 @@
 //! ([`AnswerForm::observer`]). A refusal is written in the caller's [`Voice`]. What each dialect reads, asks for and
 //! hides is in `docs/dialects.md`.
 
+mod anthropic;
 mod body;
+mod fields;
 mod json;
 mod observer;
 mod openai;
@@ -17,7 +19,7 @@ mod voice;
 use bytes::Bytes;
 use http::Method;
 
-pub use body::{AnswerForm, Parsed};
+pub use body::{AnswerForm, Named, Parsed};
 pub use json::Unreadable;
 pub use observer::{Observer, StreamEnd};
 pub use reply::Reply;
@@ -28,11 +30,25 @@ pub use voice::{ErrorBody, Voice};
 pub enum Dialect {
     /// OpenAI Chat Completions, also spoken by vLLM, SGLang, llama.cpp and most gateways.
     OpenAiChat,
+    /// OpenAI Completions, and the engines that speak it.
+    OpenAiCompletions,
+    /// OpenAI Embeddings.
+    OpenAiEmbeddings,
+    /// OpenAI Responses.
+    OpenAiResponses,
+    /// Anthropic Messages.
+    AnthropicMessages,
 }
 
 impl Dialect {
     /// Every dialect.
-    pub const ALL: [Self; 1] = [Self::OpenAiChat];
+    pub const ALL: [Self; 5] = [
+        Self::OpenAiChat,
+        Self::OpenAiCompletions,
+        Self::OpenAiEmbeddings,
+        Self::OpenAiResponses,
+        Self::AnthropicMessages,
+    ];
 
     /// The dialect a request is written in, where it is one that is metered.
     #[must_use]
@@ -45,6 +61,10 @@ impl Dialect {
     pub const fn path(self) -> &'static str {
         match self {
             Self::OpenAiChat => "/v1/chat/completions",
+            Self::OpenAiCompletions => "/v1/completions",
+            Self::OpenAiEmbeddings => "/v1/embeddings",
+            Self::OpenAiResponses => "/v1/responses",
+            Self::AnthropicMessages => "/v1/messages",
         }
     }
 
@@ -52,7 +72,10 @@ impl Dialect {
     #[must_use]
     pub const fn voice(self) -> Voice {
         match self {
-            Self::OpenAiChat => Voice::OpenAi,
+            Self::OpenAiChat | Self::OpenAiCompletions | Self::OpenAiEmbeddings | Self::OpenAiResponses => {
+                Voice::OpenAi
+            }
+            Self::AnthropicMessages => Voice::Anthropic,
         }
     }
 
@@ -63,6 +86,10 @@ impl Dialect {
     pub fn parse(self, body: &Bytes) -> Result<Parsed, Unreadable> {
         match self {
             Self::OpenAiChat => openai::chat::parse(body),
+            Self::OpenAiCompletions => openai::completions::parse(body),
+            Self::OpenAiEmbeddings => openai::embeddings::parse(body),
+            Self::OpenAiResponses => openai::responses::parse(body),
+            Self::AnthropicMessages => anthropic::parse(body),
         }
     }
 }

@@ -5,6 +5,7 @@
 //! A chunk is not a token: output is counted by its text, unless the upstream tells with every chunk how much there
 //! is.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use bytes::Bytes;
@@ -12,10 +13,10 @@ use bytes::Bytes;
 use crate::costing::{Encoding, OutputCounter};
 use crate::units::{Tokens, Usage};
 
-use super::body::AnswerForm;
+use super::body::{AnswerForm, Echo};
 use super::reply::Fragment;
 use super::sse::{Piece, Splitter};
-use super::{Dialect, openai};
+use super::{Dialect, anthropic, openai};
 
 /// The most answers of one request that are counted apart; more are counted together with the last.
 const MAX_COUNTERS: usize = 64;
@@ -56,7 +57,8 @@ pub struct Observer {
 impl Observer {
     /// An observer that has seen nothing.
     pub(super) fn new(form: AnswerForm, encoding: Encoding) -> Self {
-        Self { form, splitter: Splitter::default(), tally: Tally::new(encoding) }
+        let tally = Tally::new(encoding, form.echo.clone());
+        Self { form, splitter: Splitter::default(), tally }
     }
 
     /// Takes the next bytes and gives out what the client is to see of them; possibly nothing yet.
@@ -99,7 +101,7 @@ impl Observer {
     /// The input the upstream reported, whether or not it came to reporting the output.
     #[must_use]
     pub fn input(&self) -> Option<Usage> {
-        self.tally.usage.or(self.tally.input).map(|usage| usage.input_only())
+        self.tally.input()
     }
 
     /// How far the stream has come.
@@ -122,7 +124,11 @@ impl Observer {
             }
             Piece::Event { raw, data: Some(data) } => {
                 let show = match self.form.dialect {
-                    Dialect::OpenAiChat => openai::chunk::observe(&data, &mut self.tally),
+                    Dialect::OpenAiChat | Dialect::OpenAiCompletions | Dialect::OpenAiEmbeddings => {
+                        openai::chunk::observe(&data, &mut self.tally)
+                    }
+                    Dialect::OpenAiResponses => openai::responses::observe(&data, &mut self.tally),
+                    Dialect::AnthropicMessages => anthropic::observe(&data, &mut self.tally),
                 };
                 match show {
                     Show::All => raw,
@@ -138,6 +144,9 @@ impl Observer {
 #[derive(Debug)]
 pub(super) struct Tally {
     encoding: Encoding,
+    echo: Option<Echo>,
+    /// How many bytes of each answer have been taken for an echo.
+    echoed: BTreeMap<usize, usize>,
     visible: Vec<OutputCounter>,
     reasoning: Vec<OutputCounter>,
     opaque: u64,
@@ -151,9 +160,11 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    fn new(encoding: Encoding) -> Self {
+    fn new(encoding: Encoding, echo: Option<Echo>) -> Self {
         Self {
             encoding,
+            echo,
+            echoed: BTreeMap::new(),
             visible: Vec::new(),
             reasoning: Vec::new(),
             opaque: 0,
@@ -177,6 +188,31 @@ impl Tally {
             counters.resize_with(index + 1, || OutputCounter::new(self.encoding));
         }
         counters[index].push(text);
+    }
+
+    /// Adds a text to an answer that may begin with its prompt.
+    pub(super) fn add_echoed(&mut self, index: usize, text: &str) {
+        let mut from = 0;
+        if let Some(echo) = &self.echo {
+            let length = echo.length(index);
+            // An answer that is none of those asked for has no echo, and leaves no entry.
+            if length > 0 {
+                let echoed = self.echoed.entry(index).or_default();
+                from = text.floor_char_boundary(length.saturating_sub(*echoed));
+                *echoed += from;
+            }
+        }
+        self.add(index, Fragment::Visible(&text[from..]));
+    }
+
+    /// Takes note of the input, where it is told ahead of the output.
+    pub(super) fn learn_input(&mut self, input: Option<Usage>) {
+        self.input = input.or(self.input);
+    }
+
+    /// The input as it was told.
+    pub(super) fn input(&self) -> Option<Usage> {
+        self.usage.or(self.input).map(|usage| usage.input_only())
     }
 
     /// Takes note of a reported usage. A later one replaces it: reports are cumulative.

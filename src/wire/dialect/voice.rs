@@ -1,14 +1,16 @@
 //! How an answer of ours is written, so that the caller's SDK understands it.
 
-use http::{HeaderName, StatusCode};
+use http::{HeaderMap, HeaderName, StatusCode};
 
-use super::openai;
+use super::{anthropic, openai};
 
 /// A family of APIs whose errors look alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Voice {
     /// `{"error": {message, type, param, code}}`, request id in `x-request-id`.
     OpenAi,
+    /// `{"type": "error", "error": {type, message}}`, request id in `request-id`.
+    Anthropic,
 }
 
 /// What an error body says.
@@ -26,12 +28,23 @@ pub struct ErrorBody<'a> {
     pub request_id: &'a str,
 }
 
+/// Every request of Anthropic's SDKs carries it.
+const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
+
 impl Voice {
+    /// The voice a caller understands, whatever it asks for.
+    #[must_use]
+    pub fn of(path: &str, headers: &HeaderMap) -> Self {
+        let messages = path.strip_prefix("/v1/messages").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        if messages || headers.contains_key(ANTHROPIC_VERSION) { Self::Anthropic } else { Self::OpenAi }
+    }
+
     /// The body of an answer of ours.
     #[must_use]
     pub fn error_body(self, error: &ErrorBody<'_>) -> String {
         match self {
             Self::OpenAi => openai::error::body(error),
+            Self::Anthropic => anthropic::error_body(error),
         }
     }
 
@@ -40,6 +53,7 @@ impl Voice {
     pub const fn request_id(self) -> HeaderName {
         match self {
             Self::OpenAi => HeaderName::from_static("x-request-id"),
+            Self::Anthropic => HeaderName::from_static("request-id"),
         }
     }
 }

@@ -1,10 +1,9 @@
-//! The way in: which requests are metered, how they go on, and how one is decided.
+//! The way in: how a request goes on, and how it is decided.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::Method;
-use http::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, UPGRADE};
+use http::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use tokio::sync::Semaphore;
 
 use crate::costing::Encoding;
@@ -16,7 +15,6 @@ use super::super::dialect::{AnswerForm, Dialect};
 use super::super::identity::Identified;
 use super::super::proxy::headers::OURS;
 use super::super::proxy::metered::{Reading, read_body};
-use super::super::proxy::shorten;
 use super::message::{Content, Edit, Head};
 
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -76,7 +74,7 @@ impl Undecided {
         let Reading { parsed, selection, encoding, input } = reading;
         let forward = parsed.forward(&body, selection.model.as_str());
         // A body that goes on as it came waits in Envoy, and not here too.
-        let onward = if forward == body { Content::Kept } else { Content::Replaced(forward) };
+        let onward = Content::changed(&body, forward);
         drop(body);
         let form = parsed.answer;
         let ask = Ask { decision, arrived, call: parsed.call, input, caller, selection, patience };
@@ -86,29 +84,6 @@ impl Undecided {
             Err(Denied::Broken) => Err(Refused::Internal),
         }
     }
-}
-
-/// The dialect a request is metered in; nothing where it passes unmetered.
-///
-/// # Errors
-/// When it does neither.
-pub(super) fn metered_in(head: &Head, has_body: bool) -> Result<Option<Dialect>, Refused> {
-    let Head { method, path, headers, .. } = head;
-    if *method == Method::CONNECT || headers.contains_key(UPGRADE) {
-        let what = "WebSocket and other upgraded connections are not supported; use POST with \"stream\": true";
-        return Err(Refused::Unsupported(what.into()));
-    }
-    if let Some(dialect) = Dialect::of(method, path) {
-        return if has_body { Ok(Some(dialect)) } else { Err(Refused::Malformed("the body is missing".into())) };
-    }
-    if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) && !has_body {
-        return Ok(None);
-    }
-    Err(Refused::Unsupported(format!(
-        "{method} {} is not metered by this build and does not pass; POST {} is, and requests without a body pass",
-        shorten(path),
-        Dialect::OpenAiChat.path()
-    )))
 }
 
 /// What changes about a request's headers on their way to the upstream: what is meant for us stays here, a key of

@@ -1,8 +1,9 @@
-//! The reverse proxy: a door that stands between OpenAI clients and an upstream.
+//! The reverse proxy: a door that stands between clients and an upstream.
 //!
-//! `POST /v1/chat/completions` is metered: identified, read, quoted, admitted, sent on, watched to the last byte and
-//! settled. A request without a body (`GET /v1/models`) passes unmetered, but not unidentified. Everything else is
-//! refused by name, since what is not read cannot be charged.
+//! A request in one of the dialects is metered: identified, read, quoted, admitted, sent on, watched to the last byte
+//! and settled. A request without a body (`GET /v1/models`) and one that only counts tokens pass unmetered, but not
+//! unidentified. Everything else does as the policy's `unmetered` says, and is refused by name unless it says
+//! otherwise, since what is not read cannot be charged.
 //!
 //! Whatever becomes of a request, it is settled once. A client that leaves is noticed while it waits, before the
 //! first token and in the middle of the stream, because hyper drops the handler or the body; dropping them drops the
@@ -25,15 +26,17 @@ use http_body::Body as _;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 
-use crate::policy::model::Listener;
+use crate::policy::Policy;
+use crate::policy::model::{Caller, Listener, Unmetered};
 use crate::settings::Door;
 use crate::shell::Gate;
 use crate::units::{DecisionId, PoolIndex, Span};
 
 use super::answer::Refused;
-use super::dialect::{Dialect, Voice};
+use super::dialect::{Dialect, Named, Voice};
 use super::guard;
 use super::identity::{IdentityError, identify, trusts};
+use super::paths::{self, Route};
 use super::server::{Answering, Body};
 
 pub use upstream::{Upstream, UpstreamError};
@@ -63,7 +66,7 @@ impl Proxy {
         let proxy = self.clone();
         Box::pin(async move {
             let decision = proxy.gate.decision();
-            let voice = Voice::OpenAi;
+            let voice = Voice::of(request.uri().path(), request.headers());
             match guard::guarded(proxy.route(decision, request)).await {
                 Ok(Ok(response)) => response,
                 Ok(Err(refused)) => proxy.refuse(decision, voice, &refused),
@@ -74,31 +77,21 @@ impl Proxy {
 
     async fn route(&self, decision: DecisionId, request: Request<Incoming>) -> Result<Response<Body>, Refused> {
         let (method, path) = (request.method(), request.uri().path());
-        if method == Method::CONNECT || request.headers().contains_key(http::header::UPGRADE) {
-            let what = "WebSocket and other upgraded connections are not supported; use POST with \"stream\": true";
-            return Err(Refused::Unsupported(what.into()));
+        let empty = request.body().is_end_stream();
+        match metered_in(self.gate.policy(), method, path, request.headers(), empty)? {
+            Some(dialect) => self.metered(decision, dialect, request).await,
+            None => self.unmetered(decision, request).await,
         }
-        if let Some(dialect) = Dialect::of(method, path) {
-            return self.metered(decision, dialect, request).await;
-        }
-        let passes = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) && request.body().is_end_stream();
-        if passes {
-            return self.unmetered(decision, request).await;
-        }
-        let what = format!(
-            "{method} {} is not metered by this build and does not pass; POST {} is, and requests without a \
-             body pass",
-            shorten(path),
-            Dialect::OpenAiChat.path()
-        );
-        Err(Refused::Unsupported(what))
     }
 
-    /// Passes a request without a body to the first pool's upstream. It costs nothing and waits for nobody.
+    /// Passes a request on that costs nothing and waits for nobody: to the pool that serves the model it names, else
+    /// to the first.
     async fn unmetered(&self, decision: DecisionId, request: Request<Incoming>) -> Result<Response<Body>, Refused> {
         let identified = identify(&self.gate.policy().identity, self.trusted, request.headers()).map_err(refused)?;
-        let (head, _no_body) = request.into_parts();
-        let onward = self.onward(PoolIndex::new(0), &head, identified.by_key, Bytes::new());
+        let (head, incoming) = request.into_parts();
+        let held = self.bodies.read(incoming).await?;
+        let (pool, body) = renamed(self.gate.policy(), &identified.caller, &held.bytes)?;
+        let onward = self.onward(pool, &head, identified.by_key, body);
         let response = self.upstream.send(onward, self.settings.begin_within).await.map_err(UpstreamError::refused)?;
         let (mut head, body) = response.into_parts();
         headers::clean_answer(&mut head.headers);
@@ -130,6 +123,47 @@ impl Proxy {
     }
 }
 
+/// The dialect a request is metered in; nothing where it passes unmetered.
+///
+/// # Errors
+/// When it does neither, or what it wants does not exist here.
+pub(super) fn metered_in(
+    policy: &Policy,
+    method: &Method,
+    path: &str,
+    headers: &HeaderMap,
+    body_is_empty: bool,
+) -> Result<Option<Dialect>, Refused> {
+    if method == Method::CONNECT || headers.contains_key(http::header::UPGRADE) {
+        let what = "WebSocket and other upgraded connections are not supported; use POST with \"stream\": true";
+        return Err(Refused::Unsupported(what.into()));
+    }
+    match paths::route(method, path, body_is_empty) {
+        Route::Metered(dialect) => Ok(Some(dialect)),
+        Route::Free => Ok(None),
+        Route::Unsupported(what) => Err(Refused::Unsupported(format!("{method} {}: {what}", shorten(path)))),
+        Route::Unknown => match policy.unmetered {
+            Unmetered::Pass => Ok(None),
+            Unmetered::Refuse => Err(Refused::Unsupported(format!(
+                "{method} {} is not metered and the policy lets nothing unmetered pass (unmetered: refuse)",
+                shorten(path)
+            ))),
+        },
+    }
+}
+
+/// An unmetered body as the upstream is to see it, and the pool that serves the model it names, else the first.
+///
+/// # Errors
+/// When it names a model that no pool serves.
+pub(super) fn renamed(policy: &Policy, caller: &Caller, body: &Bytes) -> Result<(PoolIndex, Bytes), Refused> {
+    let Some(named) = Named::read(body) else { return Ok((PoolIndex::new(0), body.clone())) };
+    let selection = policy
+        .select(&caller.tenant, caller.wished_class.as_deref(), &named.model)
+        .ok_or_else(|| Refused::ModelNotFound(named.model.clone()))?;
+    Ok((selection.pool, named.forward(body, selection.model.as_str())))
+}
+
 /// What a failed identification is answered with.
 pub(super) fn refused(error: IdentityError) -> Refused {
     match error {
@@ -141,7 +175,7 @@ pub(super) fn refused(error: IdentityError) -> Refused {
 }
 
 /// At most a line of what the client wrote, for a message.
-pub(super) fn shorten(text: &str) -> &str {
+fn shorten(text: &str) -> &str {
     const SHOWN: usize = 100;
     &text[..text.floor_char_boundary(SHOWN)]
 }

@@ -100,17 +100,31 @@ async fn a_body_of_twenty_megabytes_passes() {
 }
 
 #[tokio::test]
-async fn an_envoy_that_waits_less_than_the_queue_does_is_an_expiry() {
-    let (gateway, mut upstream) = crate::door::usual().await;
-    let hurried = |config: String| config.replace(" message_timeout: 3600s", " message_timeout: 0.3s");
-    let Some(front) = Front::edited(&gateway, upstream.address(), hurried).await else { return };
-    let (_running, _exchange) = streaming(&front, &mut upstream).await;
-    let mut client = front.client().await;
-    client.chat("", &chat(true)).await;
-    let answer = client.answer().await;
-    answer.refusal(429, "expired");
-    assert!(!answer.header("retry-after").is_empty());
-    gateway.until_queued(0).await;
+async fn an_envoy_that_waits_less_than_the_queue_does_lets_nothing_through() {
+    for (patient, hurried, refused_by_us) in [
+        // Envoy ends the conversation and answers on its own.
+        (" message_timeout: 3600s", " message_timeout: 0.3s", false),
+        // Envoy shows its answer, which is said in the client's dialect.
+        ("stream_idle_timeout: 0s", "stream_idle_timeout: 0.3s", true),
+    ] {
+        let (gateway, mut upstream) = crate::door::usual().await;
+        let edit = |config: String| config.replace(patient, hurried);
+        let Some(front) = Front::edited(&gateway, upstream.address(), edit).await else { return };
+        let mut running = gateway.client().await;
+        running.chat("", &chat(true)).await;
+        let _exchange = upstream.next().await;
+        let mut client = front.client().await;
+        client.chat("", &chat(true)).await;
+        let answer = client.answer().await;
+        if refused_by_us {
+            answer.refusal(429, "expired");
+            assert!(!answer.header("retry-after").is_empty());
+        } else {
+            assert_eq!(answer.status, 504);
+        }
+        gateway.until_queued(0).await;
+        assert!(upstream.is_untouched(), "{hurried}");
+    }
 }
 
 #[tokio::test]

@@ -96,8 +96,9 @@ async fn what_cannot_be_served_is_told_so() {
         (chat, "x-tallygate-deadline-ms: soon\r\n", served("x", json!(1)), 400, "malformed", "milliseconds"),
         (chat, "x-tenant-id: a\r\nx-tenant-id: b\r\n", served("x", json!(1)), 400, "malformed", "more than once"),
         (chat, "connection: upgrade\r\nupgrade: websocket\r\n", served("x", json!(1)), 400, "unsupported", "WebSocket"),
-        ("/v1/completions", "", "{}".into(), 400, "unsupported", "POST /v1/completions"),
-        ("/v1/chat/completions/", "", "{}".into(), 400, "unsupported", "is not metered"),
+        ("/v1/completions", "", "{}".into(), 400, "malformed", "model is missing"),
+        ("/v1/chat/completions/", "", "{}".into(), 400, "unsupported", "exactly as its documentation writes it"),
+        ("/v1/realtime/sessions", "", "{}".into(), 400, "unsupported", "realtime"),
         ("/v1/files", "", "{}".into(), 400, "unsupported", "is not metered"),
     ];
     for (path, headers, body, status, reason, words) in cases {
@@ -204,4 +205,22 @@ fn keys() -> (&'static str, String) {
         hex
     });
     ("keys.yaml", format!("keys: [{{sha256: {hex}, tenant: acme}}]\n"))
+}
+
+#[tokio::test]
+async fn a_broken_core_lets_nothing_through_and_says_so_to_probes() {
+    let (gateway, mut upstream) = usual().await;
+    let gate = gateway.gate().clone();
+    let fault = tokio::task::spawn_blocking(move || gate.look(|_| panic!("on purpose")).unwrap_or(()));
+    assert!(fault.await.is_err());
+    let mut client = gateway.client().await;
+    client.chat("", &chat(true)).await;
+    let message = client.answer().await.refusal(500, "internal");
+    assert!(message.contains("it was not sent on"), "{message}");
+    assert!(upstream.is_untouched());
+    let mut admin = gateway.admin().await;
+    assert_eq!(admin.get("/healthz", "").await.status, 500);
+    assert_eq!(admin.get("/readyz", "").await.status, 503);
+    assert_eq!(admin.get("/v1/tenants", "").await.status, 503);
+    assert!(admin.get("/metrics", "").await.body.contains("tallygate_rejected_total{reason=\"internal\"} 1"));
 }

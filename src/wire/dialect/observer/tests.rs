@@ -26,7 +26,7 @@ const SHOWN: &str = concat!(
 );
 
 fn pass(parts: &[&str], hide: bool) -> (String, Observer) {
-    let form = AnswerForm { dialect: Dialect::OpenAiChat, hide_usage: hide };
+    let form = AnswerForm::new(Dialect::OpenAiChat, hide);
     let mut observer = form.observer(Encoding::O200k);
     let mut out = Vec::new();
     for part in parts {

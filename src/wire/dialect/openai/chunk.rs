@@ -1,4 +1,4 @@
-//! The chunks of a streamed completion.
+//! The chunks of a streamed completion, of a chat or plain.
 //!
 //! Usage comes in a last chunk without choices, where `stream_options.include_usage` asks for it, and every other
 //! chunk then carries `"usage": null`; with vLLM's `continuous_usage_stats`, in every chunk.
@@ -28,6 +28,8 @@ struct Choice {
     index: Option<usize>,
     #[serde(default)]
     delta: Value,
+    #[serde(default)]
+    text: Value,
 }
 
 /// Notes what a chunk says.
@@ -42,6 +44,9 @@ pub(in super::super) fn observe(data: &str, tally: &mut Tally) -> Show {
     for choice in &choices {
         let index = choice.index.unwrap_or(0);
         fragments(&choice.delta).into_iter().for_each(|fragment| tally.add(index, fragment));
+        if let Some(text) = choice.text.as_str() {
+            tally.add_echoed(index, text);
+        }
     }
     let reported = given(chunk.usage).and_then(|usage| serde_json::from_str::<Value>(usage.get()).ok());
     if let Some(usage) = reported.as_ref().and_then(read_usage) {

@@ -2,6 +2,10 @@
 
 pub(super) mod chat;
 pub(super) mod chunk;
+pub(super) mod completions;
+pub(super) mod embeddings;
 pub(super) mod error;
 pub(super) mod reply;
-pub(super) mod usage;
+pub(super) mod responses;
+mod sampling;
+mod usage;

@@ -5,11 +5,12 @@ use serde_json::Value;
 
 use crate::costing::Encoding;
 
+use super::super::body::Echo;
 use super::super::reply::{Fragment, Reply};
 use super::usage::read_usage;
 
-/// Reads a whole answer.
-pub(in super::super) fn read(body: &[u8], encoding: Encoding) -> Reply {
+/// Reads a whole answer, of a chat or of plain completions.
+pub(in super::super) fn read(body: &[u8], encoding: Encoding, echo: Option<&Echo>) -> Reply {
     #[derive(Deserialize)]
     struct Form {
         usage: Option<Value>,
@@ -17,14 +18,22 @@ pub(in super::super) fn read(body: &[u8], encoding: Encoding) -> Reply {
     }
     #[derive(Deserialize)]
     struct Choice {
+        index: Option<usize>,
         message: Option<Value>,
+        text: Option<Value>,
     }
     let Ok(form) = serde_json::from_slice::<Form>(body) else { return Reply::Unreadable };
     if let Some(usage) = form.usage.as_ref().and_then(read_usage) {
         return Reply::Reported(usage);
     }
     let Some(choices) = form.choices else { return Reply::Unreadable };
-    Reply::count(choices.iter().filter_map(|choice| choice.message.as_ref()).flat_map(fragments), encoding)
+    let chats = choices.iter().filter_map(|choice| choice.message.as_ref()).flat_map(fragments);
+    let texts = choices.iter().filter_map(|choice| {
+        let text = choice.text.as_ref()?.as_str()?;
+        let echoed = echo.map_or(0, |echo| echo.length(choice.index.unwrap_or(0)));
+        Some(Fragment::Visible(&text[text.floor_char_boundary(echoed)..]))
+    });
+    Reply::count(chats.chain(texts), encoding)
 }
 
 /// The texts in a message or in a stream's delta, which have the same shape.
@@ -56,9 +65,9 @@ mod tests {
             {"message": {"content": null, "tool_calls": [{"function": {"name": "hello", "arguments": "hello"}}]}},
         ]});
         let counted = Reply::Counted { visible: Tokens::new(4), reasoning: Tokens::new(1) };
-        assert_eq!(read(body.to_string().as_bytes(), Encoding::O200k), counted);
+        assert_eq!(read(body.to_string().as_bytes(), Encoding::O200k, None), counted);
         for unreadable in ["", "<html>", "[]", "{}", "{\"error\":{}}"] {
-            assert_eq!(read(unreadable.as_bytes(), Encoding::O200k), Reply::Unreadable, "{unreadable}");
+            assert_eq!(read(unreadable.as_bytes(), Encoding::O200k, None), Reply::Unreadable, "{unreadable}");
         }
     }
 }

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use crate::costing::{Attachment, COUNTED_TEXT, Prompt};
 use crate::units;
 
-use super::super::super::json::{Unreadable, given, kind, malformed, present, read, string};
+use crate::wire::dialect::json::{Unreadable, given, kind, malformed, present, read, string};
 
 /// The most messages that are read. A longer conversation fits no known model.
 const MAX_MESSAGES: usize = 65_536;

@@ -1,0 +1,92 @@
+//! OpenAI Embeddings: `POST /v1/embeddings`. Input only: nothing is generated, so nothing is predicted.
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::costing::{Call, Effort, Prompt};
+use crate::units::{self, Limit, Tokens, Usage};
+use crate::wire::dialect::body::{AnswerForm, Parsed};
+use crate::wire::dialect::json::{Unreadable, given, malformed, present};
+use crate::wire::dialect::reply::Reply;
+use crate::wire::dialect::{Dialect, fields};
+
+use super::completions;
+
+#[derive(Deserialize)]
+struct Form<'a> {
+    #[serde(borrow, default, deserialize_with = "present")]
+    model: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    input: Option<&'a RawValue>,
+}
+
+/// Reads a request body.
+pub(in crate::wire::dialect) fn parse(body: &Bytes) -> Result<Parsed, Unreadable> {
+    let text = fields::object(body)?;
+    let form: Form<'_> = serde_json::from_str(text).map_err(|error| malformed(format!("the body: {error}")))?;
+    let (model, model_at) = fields::model(text, form.model)?;
+    let input = given(form.input).ok_or_else(|| malformed("input is missing".into()))?;
+    let mut prompt = Prompt::default();
+    fields::entries("input", input)?.iter().for_each(|entry| completions::add(&mut prompt, entry));
+    let call = Call {
+        model,
+        prompt,
+        cap: Limit::AtMost(Tokens::ZERO),
+        least: Tokens::ZERO,
+        choices: std::num::NonZeroU32::MIN,
+        effort: Effort::Unstated,
+        streamed: false,
+        bytes: units::Bytes::new(body.len() as u64),
+    };
+    Ok(Parsed { call, answer: AnswerForm::new(Dialect::OpenAiEmbeddings, false), model_at, edits: Vec::new() })
+}
+
+/// Reads a whole answer.
+pub(in crate::wire::dialect) fn read(body: &[u8]) -> Reply {
+    #[derive(Deserialize)]
+    struct Answer {
+        usage: Option<Value>,
+        data: Option<serde::de::IgnoredAny>,
+    }
+    let Ok(answer) = serde_json::from_slice::<Answer>(body) else { return Reply::Unreadable };
+    let usage = answer.usage.unwrap_or_default();
+    match usage["prompt_tokens"].as_u64().or_else(|| usage["total_tokens"].as_u64()) {
+        Some(input) => Reply::Reported(Usage::plain(Tokens::new(input), Tokens::ZERO)),
+        None if answer.data.is_some() => Reply::Counted { visible: Tokens::ZERO, reasoning: Tokens::ZERO },
+        None => Reply::Unreadable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use serde_json::json;
+
+    use super::{parse, read};
+    use crate::costing::{Encoding, count_prompt};
+    use crate::units::{Limit, Tokens, Usage};
+    use crate::wire::dialect::{Reply, Unreadable};
+
+    #[test]
+    fn only_input_is_expected_and_reported() {
+        for (input, tokens) in [(json!("hello"), 1), (json!(["hello", "world"]), 2), (json!([[1, 2], [3]]), 3)] {
+            let body = Bytes::from(json!({"model": "m", "input": input}).to_string());
+            let call = parse(&body).expect("well formed").call;
+            assert_eq!(call.cap, Limit::AtMost(Tokens::ZERO));
+            assert_eq!(count_prompt(Encoding::O200k, &call.prompt), Tokens::new(tokens));
+        }
+        let reported = read(br#"{"data":[],"usage":{"prompt_tokens":7,"total_tokens":7}}"#);
+        assert_eq!(reported, Reply::Reported(Usage::plain(Tokens::new(7), Tokens::ZERO)));
+        let silent = Reply::Counted { visible: Tokens::ZERO, reasoning: Tokens::ZERO };
+        assert_eq!(read(br#"{"data":[]}"#), silent);
+        assert_eq!(read(b"{}"), Reply::Unreadable);
+    }
+
+    #[test]
+    fn an_input_is_required() {
+        let error = parse(&Bytes::from_static(br#"{"model":"m"}"#)).expect_err("nothing to embed");
+        assert_eq!(error, Unreadable::Malformed("input is missing".into()));
+    }
+}
