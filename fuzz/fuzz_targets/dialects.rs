@@ -31,7 +31,8 @@ fn one(dialect: Dialect, data: &[u8]) {
     let _tokens = count_prompt(Encoding::O200k, &parsed.call.prompt);
     let same = parsed.forward(&body, &parsed.call.model);
     let renamed = parsed.forward(&body, MODEL);
-    let mut before: Value = serde_json::from_slice(&body).expect("what was parsed is JSON");
+    // What a door does not read it does not judge: a number too large for this parser passes to the upstream.
+    let Ok(mut before) = serde_json::from_slice::<Value>(&body) else { return };
     let mut after: Value = serde_json::from_slice(&renamed).expect("what is forwarded is JSON");
     assert_eq!(after["model"], MODEL);
     assert!(serde_json::from_slice::<Value>(&same).is_ok(), "what is forwarded is JSON");

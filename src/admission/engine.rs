@@ -247,11 +247,19 @@ impl Engine {
 
     /// Dispatches whatever the windows let go.
     fn pump(&mut self) {
-        for pool in 0..self.pools.len() {
-            while let Some(slot) = self.pools[pool].ready() {
-                self.dispatch(self.pools[pool].index, slot);
+        // A dispatch in one pool can put a tenant at its cap in all of them, and so change the head of a pool
+        // that was looked at before. Every dispatch takes a request out of the queue, so this ends.
+        let mut moved = true;
+        while std::mem::take(&mut moved) {
+            for pool in 0..self.pools.len() {
+                while let Some(slot) = self.pools[pool].ready() {
+                    self.dispatch(self.pools[pool].index, slot);
+                    moved = true;
+                }
             }
-            self.pools[pool].mark_backlog(self.now);
+        }
+        for pool in &mut self.pools {
+            pool.mark_backlog(self.now);
         }
     }
 

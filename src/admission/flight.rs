@@ -86,7 +86,7 @@ impl Flight {
         Bill { usage, cost: self.request.price.cost(&usage), estimated }
     }
 
-    /// Input, and the most that can have been produced by now.
+    /// Input as the door knows it, and the most that can have been produced by now.
     fn produced(&self, counted: Usage, now: Instant, speed: &Speed) -> Usage {
         let by_time = speed.tokens_in(self.producing(now));
         let seen = counted.output().max(self.output);
@@ -94,18 +94,12 @@ impl Flight {
             Limit::AtMost(cap) => by_time.min(cap),
             Limit::Unlimited => by_time,
         };
-        if capped > seen { self.request.expected.with_output(capped) } else { self.with_seen(counted, seen) }
-    }
-
-    fn with_seen(&self, counted: Usage, seen: Tokens) -> Usage {
-        if counted.output() == seen {
-            Usage {
-                visible_output: counted.visible_output,
-                reasoning_output: counted.reasoning_output,
-                ..self.request.expected
-            }
+        if capped > seen {
+            counted.with_output(capped)
+        } else if counted.output() == seen {
+            counted
         } else {
-            self.request.expected.with_output(seen)
+            counted.with_output(seen)
         }
     }
 

@@ -123,7 +123,8 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
 
 /// What listens where, and what to try next.
 fn announcement(app: &App, demo: bool) -> String {
-    let (proxy, grpc, admin, version) = (app.proxy(), app.grpc(), app.admin(), env!("CARGO_PKG_VERSION"));
+    let (proxy, grpc, admin) = (app.proxy(), app.grpc(), app.admin());
+    let version = env!("CARGO_PKG_VERSION");
     let simulated = if demo { " (simulated engine)" } else { "" };
     let pools: String =
         app.upstreams().iter().map(|(pool, upstream)| format!("  pool {pool:<5} {upstream}{simulated}\n")).collect();

@@ -73,7 +73,12 @@ impl Rejection {
 
 /// A JSON answer.
 pub(super) fn answer_json(status: StatusCode, body: &Value) -> Response {
-    let mut response = Response::new(Body::from(body.to_string()));
+    json_response(status, body.to_string())
+}
+
+/// A JSON answer, written already.
+pub(super) fn json_response(status: StatusCode, body: String) -> Response {
+    let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
     response

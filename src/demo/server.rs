@@ -19,8 +19,10 @@ use tokio::task::JoinHandle;
 
 use crate::sim::EngineSpec;
 use crate::units::Tokens;
+use crate::wire::dialect::Dialect;
 
-use super::chat::{self, Chat, Delivery, Rejection, answer_json};
+use super::apis;
+use super::chat::{self, Chat, Delivery, Rejection, answer_json, json_response};
 use super::driver::{self, Engine, Load, NotTaken};
 use super::length::{Lengths, Wish};
 use super::{metrics, stream};
@@ -81,8 +83,10 @@ pub async fn start(spec: EngineSpec, seed: u64, address: SocketAddr) -> std::io:
     let engine = driver::start(spec, stopped.clone());
     let shared =
         Shared { engine: engine.clone(), kv_tokens, lengths: Mutex::new(Lengths::new(seed)), next: AtomicU64::new(0) };
-    let router = Router::new()
-        .route("/v1/chat/completions", post(complete))
+    let apis = Dialect::ALL.into_iter().fold(Router::new(), |router, dialect| {
+        router.route(dialect.path(), post(async move |State(shared), request| complete(dialect, shared, request).await))
+    });
+    let router = apis
         .route("/v1/models", get(models))
         .route("/health", get(async || StatusCode::OK))
         .route("/metrics", get(gauges))
@@ -104,28 +108,41 @@ pub async fn start(spec: EngineSpec, seed: u64, address: SocketAddr) -> std::io:
     Ok(Demo { address, engine, stop, server })
 }
 
-async fn complete(State(shared): State<Arc<Shared>>, request: Request) -> Response {
-    match answer(&shared, request).await {
+async fn complete(dialect: Dialect, shared: Arc<Shared>, request: Request) -> Response {
+    match answer(dialect, &shared, request).await {
         Ok(response) => response,
-        Err(rejection) => rejection.into_response(),
+        Err(rejection) if dialect == Dialect::OpenAiChat => rejection.into_response(),
+        Err(rejection) => {
+            let (status, body) = apis::rejected(dialect, &rejection);
+            json_response(status, body)
+        }
     }
 }
 
-async fn answer(shared: &Shared, request: Request) -> Result<Response, Rejection> {
+async fn answer(dialect: Dialect, shared: &Shared, request: Request) -> Result<Response, Rejection> {
     let body = to_bytes(request.into_body(), MOST_BODY).await.map_err(|_| {
         Rejection::bad(None, format!("the body could not be read, or is longer than {MOST_BODY} bytes"))
     })?;
-    let chat = chat::parse(&body)?;
+    let chat = match dialect {
+        Dialect::OpenAiChat => chat::parse(&body)?,
+        _ => apis::parse(dialect, &body)?,
+    };
     let room = room(&chat, shared.kv_tokens)?;
     let length = shared.lengths.lock().unwrap_or_else(PoisonError::into_inner).next(chat.wish, room);
     let answer = shared.engine.submit(chat.input, length.tokens).await.map_err(not_taken)?;
     let header = stream::Header {
+        dialect,
         number: shared.next.fetch_add(1, Ordering::Relaxed),
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
         model: chat.model,
         input: chat.input,
         ending: length.ending,
     };
+    if dialect == Dialect::OpenAiEmbeddings {
+        // Its one step of output stands for the read-out; the answer waits for it.
+        stream::whole(&header, answer).await?;
+        return Ok(answer_json(StatusCode::OK, &apis::embeddings(&header, apis::inputs(&body))));
+    }
     match chat.delivery {
         Delivery::Whole => Ok(answer_json(StatusCode::OK, &stream::whole(&header, answer).await?)),
         Delivery::Streamed(usage) => {
@@ -195,7 +212,7 @@ async fn gauges(State(shared): State<Arc<Shared>>) -> Response {
 
 async fn not_found(request: Request) -> Response {
     let message = format!(
-        "{} {} is not served here; the simulated engine has POST /v1/chat/completions, GET /v1/models, GET /health and GET /metrics",
+        "{} {} is not served here; the simulated engine has POST /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/responses and /v1/messages, GET /v1/models, GET /health and GET /metrics",
         request.method(),
         request.uri().path(),
     );

@@ -12,7 +12,9 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
 use crate::units::Tokens;
+use crate::wire::dialect::Dialect;
 
+use super::apis;
 use super::chat::{Rejection, UsageIn};
 use super::driver::Answered;
 use super::length::EndsBecause;
@@ -24,6 +26,8 @@ const FRAMES: usize = 4;
 /// What stays the same through one answer.
 #[derive(Clone, Debug)]
 pub(super) struct Header {
+    /// The API it is written for.
+    pub(super) dialect: Dialect,
     /// The answer's number; its text follows from it.
     pub(super) number: u64,
     /// When it was asked for, in seconds since 1970.
@@ -38,7 +42,7 @@ impl Header {
         format!("chatcmpl-demo-{}", self.number)
     }
 
-    fn usage(&self, output: Tokens) -> Value {
+    pub(super) fn usage(&self, output: Tokens) -> Value {
         json!({
             "prompt_tokens": self.input.get(),
             "completion_tokens": output.get(),
@@ -61,6 +65,9 @@ impl Header {
 /// The whole answer, once there is one.
 pub(super) async fn whole(header: &Header, mut answer: watch::Receiver<Answered>) -> Result<Value, Rejection> {
     let answered = *answer.wait_for(|answered| answered.finished).await.map_err(|_| super::server::stopped())?;
+    if header.dialect != Dialect::OpenAiChat {
+        return Ok(apis::whole(header, answered));
+    }
     Ok(json!({
         "id": header.id(), "object": "chat.completion", "created": header.created, "model": header.model,
         "choices": [{
@@ -109,6 +116,9 @@ async fn write(
 
 /// The events from `sent` tokens to where the answer stands now.
 fn events(header: &Header, usage: UsageIn, sent: Tokens, now: Answered) -> String {
+    if header.dialect != Dialect::OpenAiChat {
+        return apis::events(header, usage, sent, now);
+    }
     let told = |output: u64| match usage {
         UsageIn::NoChunk => None,
         UsageIn::TheLast => Some(Value::Null),

@@ -10,7 +10,10 @@ use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
 
 use super::{Demo, start};
+use crate::costing::Encoding;
 use crate::sim::EngineSpec;
+use crate::units::Tokens;
+use crate::wire::dialect::{Dialect, Reply, StreamEnd};
 
 /// Steps of about a millisecond, so that a test takes no longer than it must.
 fn quick(kv_tokens: u64) -> EngineSpec {
@@ -33,7 +36,11 @@ fn client() -> Http {
 }
 
 async fn post(client: &Http, demo: &Demo, body: &Value) -> http::Response<Incoming> {
-    let request = Request::post(format!("http://{}/v1/chat/completions", demo.address()))
+    post_to(client, demo, "/v1/chat/completions", body).await
+}
+
+async fn post_to(client: &Http, demo: &Demo, path: &str, body: &Value) -> http::Response<Incoming> {
+    let request = Request::post(format!("http://{}{path}", demo.address()))
         .body(Full::from(body.to_string()))
         .expect("a valid request");
     client.request(request).await.expect("the demo answers")
@@ -128,6 +135,44 @@ async fn what_cannot_be_served_is_refused_in_openai_shape() {
     let (status, body) = get(&client, &demo, "/v2").await;
     assert_eq!(status, StatusCode::NOT_FOUND);
     assert!(body.contains("GET /v2 is not served here"), "{body}");
+    demo.shutdown().await;
+}
+
+/// Whole and streamed, every API says the same text and usage, as the gateway's own readers read it.
+#[tokio::test]
+async fn the_other_apis_say_what_they_used_whole_and_streamed() {
+    let demo = engine(10_000).await;
+    let client = client();
+    for (dialect, body) in [
+        (Dialect::OpenAiCompletions, json!({"prompt": "hello", "max_tokens": 3})),
+        (Dialect::OpenAiResponses, json!({"input": "hello", "max_output_tokens": 3})),
+        (Dialect::AnthropicMessages, json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 3})),
+    ] {
+        let mut body = body;
+        body["model"] = "demo".into();
+        let read = |body: &Value| dialect.parse(&Bytes::from(body.to_string())).expect("valid").answer;
+        let whole = text(post_to(&client, &demo, dialect.path(), &body).await).await;
+        let reply = read(&body).read(whole.as_bytes(), Encoding::O200k);
+        assert!(matches!(reply, Reply::Reported(usage) if usage.output() <= Tokens::new(3)), "{dialect:?}: {whole}");
+        body["stream"] = true.into();
+        body["stream_options"] = json!({"include_usage": true});
+        let stream = text(post_to(&client, &demo, dialect.path(), &body).await).await;
+        let mut observer = read(&body).observer(Encoding::O200k);
+        observer.push(&Bytes::from(stream.clone()));
+        assert_eq!(observer.end(), StreamEnd::Final, "{dialect:?}: {stream}");
+        let usage = observer.usage().expect("reported");
+        assert_eq!(usage.output(), observer.counted().0, "{dialect:?}: {stream}");
+    }
+    let body = json!({"model": "demo", "input": ["hello", "world"]});
+    let embeddings = text(post_to(&client, &demo, "/v1/embeddings", &body).await).await;
+    let embeddings: Value = serde_json::from_str(&embeddings).expect("JSON");
+    assert_eq!(
+        (embeddings["data"].as_array().map(Vec::len), &embeddings["usage"]["prompt_tokens"]),
+        (Some(2), &json!(2))
+    );
+    let wrong = post_to(&client, &demo, "/v1/messages", &json!({"model": "demo"})).await;
+    assert_eq!(wrong.status(), StatusCode::BAD_REQUEST);
+    assert!(text(wrong).await.contains("max_tokens is missing"));
     demo.shutdown().await;
 }
 

@@ -251,28 +251,33 @@ impl Tally {
     }
 }
 
-/// The event without one member of its data. Only where the data stands in one piece in the event; else as it is, since
-/// a `null` too many is better than a broken event.
+/// The event without one member of its data. Where the data stands in one piece in the event, nothing else of it
+/// changes; where it is spread over lines, it is written anew behind the event's other lines.
 fn without_member(raw: &Bytes, data: &str, value: Range<usize>) -> Bytes {
+    let Some(cleaned) = cut_member(data, value) else { return raw.clone() };
     let Some(at) = raw.windows(data.len().max(1)).position(|window| window == data.as_bytes()) else {
-        return raw.clone();
+        return rewritten(raw, &cleaned).into();
     };
-    let before = data[..value.start].trim_end();
-    let Some(name_end) = before.strip_suffix(':').map(str::trim_end).and_then(|name| name.strip_suffix('"')) else {
-        return raw.clone();
-    };
-    let Some(name_start) = name_end.rfind('"') else { return raw.clone() };
+    [&raw[..at], cleaned.as_bytes(), &raw[at + data.len()..]].concat().into()
+}
+
+/// A JSON object's text without the member whose value stands there.
+fn cut_member(data: &str, value: Range<usize>) -> Option<String> {
+    let name_end = data[..value.start].trim_end().strip_suffix(':')?.trim_end().strip_suffix('"')?;
+    let name_start = name_end.rfind('"')?;
     let (head, tail) = (&data[..name_start], data[value.end..].trim_start());
-    let (head, tail) = match tail.strip_prefix(',') {
-        Some(tail) => (head, tail.trim_start()),
-        None => (head.trim_end().strip_suffix(',').unwrap_or(head), tail),
-    };
-    let mut out = Vec::with_capacity(raw.len());
-    out.extend_from_slice(&raw[..at]);
-    out.extend_from_slice(head.as_bytes());
-    out.extend_from_slice(tail.as_bytes());
-    out.extend_from_slice(&raw[at + data.len()..]);
-    out.into()
+    Some(match tail.strip_prefix(',') {
+        Some(tail) => head.to_owned() + tail.trim_start(),
+        None => head.trim_end().strip_suffix(',').unwrap_or(head).to_owned() + tail,
+    })
+}
+
+fn rewritten(raw: &Bytes, data: &str) -> String {
+    let text = String::from_utf8_lossy(raw);
+    let end = ["\r\n", "\r"].into_iter().find(|end| text.contains(end)).unwrap_or("\n");
+    let others = text.split(['\n', '\r']).filter(|line| !line.is_empty() && line.split(':').next() != Some("data"));
+    let data = data.split('\n').map(|line| format!("data: {line}{end}"));
+    others.map(|line| format!("{line}{end}")).chain(data).chain([end.to_owned()]).collect()
 }
 
 #[cfg(test)]

@@ -13,6 +13,8 @@ use crate::units::{self, DecisionId, Instant};
 use super::super::answer::Refused;
 use super::super::dialect::{AnswerForm, Dialect};
 use super::super::identity::Identified;
+use super::super::proxy::body::decode;
+use super::super::proxy::coding::Coding;
 use super::super::proxy::headers::OURS;
 use super::super::proxy::metered::{Reading, read_body};
 use super::message::{Content, Edit, Head};
@@ -39,6 +41,8 @@ pub(super) struct Intake {
     pub(super) decision: DecisionId,
     pub(super) arrived: Instant,
     pub(super) dialect: Dialect,
+    pub(super) coding: Coding,
+    pub(super) body_most: units::Bytes,
     pub(super) identified: Identified,
     pub(super) patience: Patience,
 }
@@ -65,17 +69,21 @@ impl Undecided {
     /// # Errors
     /// When it is refused, and why.
     pub(super) async fn decide(self, gate: Gate, ingress: Ingress) -> Result<Admitted, Refused> {
-        let Self { intake: Intake { decision, arrived, dialect, identified, patience }, body } = self;
-        let pieces = u32::try_from((body.len() as u64).div_ceil(Ingress::PIECE)).unwrap_or(u32::MAX);
+        let Self { intake, body: came } = self;
+        let Intake { decision, arrived, dialect, coding, body_most, identified, patience } = intake;
+        // How large a compressed body is nobody knows before it is decoded.
+        let size = if coding == Coding::Identity { came.len() as u64 } else { body_most.get() };
+        let pieces = u32::try_from(size.div_ceil(Ingress::PIECE)).unwrap_or(u32::MAX);
         // The body is here already, so there is nothing to wait with.
         let _memory = ingress.0.try_acquire_many(pieces).map_err(|_| Refused::NoMemory)?;
+        let body = decode(came.clone(), coding, body_most).await?;
         let caller = identified.caller;
         let reading = read_body(gate.policy(), dialect, &caller, body.clone()).await?;
         let Reading { parsed, selection, encoding, input } = reading;
         let forward = parsed.forward(&body, selection.model.as_str());
         // A body that goes on as it came waits in Envoy, and not here too.
-        let onward = Content::changed(&body, forward);
-        drop(body);
+        let onward = Content::changed(&came, forward);
+        drop((came, body));
         let form = parsed.answer;
         let ask = Ask { decision, arrived, call: parsed.call, input, caller, selection, patience };
         match gate.admit(ask).await {

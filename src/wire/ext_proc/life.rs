@@ -19,7 +19,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::HeaderMap;
+use http::header::{CONTENT_ENCODING, HeaderMap};
 use tonic::Status;
 
 use crate::admission::{Ending, Outcome, Reported};
@@ -31,7 +31,8 @@ use crate::units::{DecisionId, Instant, Span};
 use super::super::answer::{self, Refused};
 use super::super::dialect::Voice;
 use super::super::identity::identify_vouched;
-use super::super::proxy::metered::{refuse_encoded, watch_for};
+use super::super::proxy::coding::Coding;
+use super::super::proxy::metered::watch_for;
 use super::super::proxy::observed::Meter;
 use super::super::proxy::{self, headers::OURS, patience};
 use super::envoy::{before_dispatch, in_place_of_upstream, unsupported_modes};
@@ -146,12 +147,18 @@ impl Life {
         let identified =
             identify_vouched(&policy.identity, self.trusted, &head.headers, vouched).map_err(proxy::refused)?;
         identified.caller.tenant.as_str().clone_into(&mut self.tenant);
-        let edit = onward(&head, identified.by_key);
+        let mut edit = onward(&head, identified.by_key);
         if let Some(dialect) = dialect {
             let patience = patience::read(&head.headers)?;
-            refuse_encoded(&head.headers)?;
+            let coding = Coding::of(&head.headers)?;
+            if coding != Coding::Identity {
+                // It is decoded here and goes on plain.
+                edit.remove.push(CONTENT_ENCODING.as_str().to_owned());
+            }
             let (decision, arrived) = (self.decision, self.gate.clock().now());
-            self.stage = Stage::Body(Box::new(Intake { decision, arrived, dialect, identified, patience }));
+            let body_most = self.settings.body_most;
+            let intake = Intake { decision, arrived, dialect, coding, body_most, identified, patience };
+            self.stage = Stage::Body(Box::new(intake));
         } else {
             self.stage = Stage::Free(Box::new(identified.caller));
         }

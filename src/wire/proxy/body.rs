@@ -17,6 +17,7 @@ use crate::settings::Door;
 use crate::units::{self, Span};
 
 use super::super::answer::Refused;
+use super::coding::{Coding, Decoded};
 
 /// How many times the bound is read and thrown away before an answer, so that a client that sends without listening
 /// gets to see it.
@@ -51,17 +52,19 @@ impl Bodies {
     ///
     /// # Errors
     /// When it is larger than the bound, comes too slowly, breaks off, or finds no room.
-    pub(super) async fn read(&self, mut body: Incoming) -> Result<Held, Refused> {
+    pub(super) async fn read(&self, mut body: Incoming, coding: Coding) -> Result<Held, Refused> {
         let most = self.most;
         let bound = usize::try_from(most.get()).unwrap_or(usize::MAX);
         let hint = body.size_hint();
         if hint.lower() > most.get() {
             return self.too_large(body).await;
         }
-        let memory = self.reserve(hint.upper().unwrap_or(most.get()).min(most.get())).await?;
+        // How large a compressed body is nobody knows before it is decoded.
+        let size = hint.upper().filter(|_| coding == Coding::Identity).unwrap_or(most.get());
+        let memory = self.reserve(size.min(most.get())).await?;
         let reading = collect(Pin::new(&mut body), bound);
         match tokio::time::timeout(self.within.to_std(), reading).await {
-            Ok(Ok(Some(bytes))) => Ok(Held { bytes, _memory: memory }),
+            Ok(Ok(Some(bytes))) => Ok(Held { bytes: decode(bytes, coding, most).await?, _memory: memory }),
             Ok(Ok(None)) => self.too_large(body).await,
             Ok(Err(error)) => Err(Refused::Malformed(format!("the body broke off: {error}"))),
             Err(_elapsed) => Err(Refused::Malformed(format!("the body did not arrive within {}", self.within))),
@@ -83,6 +86,20 @@ impl Bodies {
         // Whether it ends, breaks or goes on for ever, the answer is the same.
         let _rest = tokio::time::timeout(self.within.to_std(), discard(body, bound)).await;
         Err(Refused::BodyTooLarge { most })
+    }
+}
+
+/// The plain body, decoded where that does not keep others waiting.
+pub(in crate::wire) async fn decode(bytes: Bytes, coding: Coding, most: units::Bytes) -> Result<Bytes, Refused> {
+    if coding == Coding::Identity {
+        return Ok(bytes);
+    }
+    let bound = usize::try_from(most.get()).unwrap_or(usize::MAX);
+    let decoding = tokio::task::spawn_blocking(move || coding.decode(bytes, bound));
+    match decoding.await.map_err(|_panicked| Refused::Internal)? {
+        Decoded::Plain(bytes) => Ok(bytes),
+        Decoded::TooLarge => Err(Refused::BodyTooLarge { most }),
+        Decoded::Broken(why) => Err(Refused::Malformed(format!("the body is not encoded as its header says: {why}"))),
     }
 }
 

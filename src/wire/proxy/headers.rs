@@ -5,8 +5,8 @@
 //! upstream is asked not to compress, since what is compressed cannot be watched.
 
 use http::header::{
-    ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE,
-    TRAILER, TRANSFER_ENCODING, UPGRADE,
+    ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName,
+    HeaderValue, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 
 pub(in crate::wire) const OURS: &str = "x-tallygate-";
@@ -28,7 +28,8 @@ const HOP_BY_HOP: [HeaderName; 9] = [
 pub(super) fn for_upstream(headers: &HeaderMap, our_key: bool) -> HeaderMap {
     let mut onward = headers.clone();
     strip(&mut onward);
-    for name in [HOST, CONTENT_LENGTH, EXPECT] {
+    // A body was decoded on its way in.
+    for name in [HOST, CONTENT_LENGTH, CONTENT_ENCODING, EXPECT] {
         onward.remove(name);
     }
     if our_key {
@@ -95,6 +96,7 @@ mod tests {
             ("transfer-encoding", "chunked"),
             ("content-length", "5"),
             ("expect", "100-continue"),
+            ("content-encoding", "gzip"),
             ("accept-encoding", "gzip, br"),
             ("x-tallygate-deadline-ms", "5"),
             ("x-tallygate-forged", "1"),

@@ -22,6 +22,7 @@ use super::super::answer::{self, Refused};
 use super::super::dialect::{AnswerForm, Dialect, Parsed, Unreadable};
 use super::super::identity::identify;
 use super::super::server::Body;
+use super::coding::Coding;
 use super::observed::{self, Watch};
 use super::{Proxy, UpstreamError, headers, patience};
 
@@ -47,8 +48,7 @@ impl Proxy {
         let (head, incoming) = request.into_parts();
         let identified = identify(&self.gate.policy().identity, self.trusted, &head.headers).map_err(super::refused)?;
         let patience = patience::read(&head.headers)?;
-        refuse_encoded(&head.headers)?;
-        let held = self.bodies.read(incoming).await?;
+        let held = self.bodies.read(incoming, Coding::of(&head.headers)?).await?;
         let reading = read_body(self.gate.policy(), dialect, &identified.caller, held.bytes.clone()).await?;
         let Reading { parsed, selection, encoding, input } = reading;
 
@@ -143,13 +143,4 @@ fn read(policy: &Policy, dialect: Dialect, caller: &Caller, bytes: &Bytes) -> Re
     let encoding = Encoding::of(selection.model.as_str());
     let input = count_prompt(encoding, &parsed.call.prompt);
     Ok(Reading { parsed, selection, encoding, input })
-}
-
-pub(in crate::wire) fn refuse_encoded(headers: &HeaderMap) -> Result<(), Refused> {
-    match headers.get(CONTENT_ENCODING) {
-        Some(encoding) if !encoding.as_bytes().eq_ignore_ascii_case(b"identity") => Err(Refused::Unsupported(
-            "compressed bodies are not read by this build; send it without Content-Encoding".into(),
-        )),
-        _ => Ok(()),
-    }
 }

@@ -1,6 +1,7 @@
 //! The proxy on real sockets: every ending of a request settles as the design's table of the flow of money says, and
 //! the books balance to the last millionth.
 
+mod apis;
 mod endings;
 mod passing;
 mod refusals;

@@ -123,3 +123,22 @@ async fn a_large_body_passes_byte_for_byte_and_is_counted() {
     assert_eq!(client.answer().await.status, 200);
     assert_eq!(gateway.ended().await, (cost(200_000, 1), once("completed")));
 }
+
+#[tokio::test]
+async fn a_compressed_body_is_read_and_sent_on_plain() {
+    let (gateway, mut upstream) = usual().await;
+    let mut client = gateway.client().await;
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    std::io::Write::write_all(&mut encoder, chat(false).to_string().as_bytes()).expect("memory takes it");
+    let body = encoder.finish().expect("memory takes it");
+    let length = body.len();
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\ncontent-encoding: gzip\r\ncontent-length: {length}\r\n\r\n"
+    );
+    client.send(&[head.as_bytes(), &body].concat()).await;
+    let mut exchange = upstream.next().await;
+    assert_eq!(exchange.body, chat(false).to_string().into_bytes());
+    assert_eq!(exchange.header("content-encoding"), None);
+    exchange.answer("200 OK", "{\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":1}}").await;
+    assert_eq!(client.answer().await.status, 200);
+}
