@@ -9,6 +9,7 @@
 
 use std::fs;
 use std::hint::black_box;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Instant as Clock;
 
@@ -93,6 +94,7 @@ impl Bench {
             price: selection.price,
             expected: Usage::plain(Tokens::new(100 + n % 400), Tokens::new(50 + n % 300)),
             output_cap: Limit::AtMost(Tokens::new(1_000)),
+            choices: NonZeroU32::MIN,
             bytes: Bytes::new(2_000),
             deadline: None,
             streamed: true,

@@ -54,6 +54,7 @@ pub struct App {
     upstreams: Vec<(String, String)>,
     demo: Option<Demo>,
     grace: Span,
+    notice: Span,
     stop_proxy: CancellationToken,
     grpc_going_down: GoingDown,
     stop_admin: CancellationToken,
@@ -108,6 +109,7 @@ impl App {
             upstreams,
             demo,
             grace: settings.grace,
+            notice: settings.notice,
             stop_proxy,
             grpc_going_down,
             stop_admin,
@@ -147,13 +149,20 @@ impl App {
         &self.gate
     }
 
-    /// Stops: refuses newcomers, serves what is queued and what runs within the grace, cuts the rest off.
+    /// Stops. At once `/readyz` and the gRPC health say so and newcomers are refused in words; what is queued and what runs is served
+    /// within the grace. The doors listen on until that is done, and at least for the notice, so that whoever sends
+    /// requests here learns of it before a connection is refused. Then they close, and what is left is cut off.
     pub async fn stop(mut self) {
-        self.stop_proxy.cancel();
         self.grpc_going_down.announced.cancel();
-        if let Err(broken) = shell::drain(&self.gate, self.grace).await {
+        let (gate, notice) = (&self.gate, self.notice);
+        let noticed = async {
+            gate.clock().sleep(notice).await;
+            Ok(())
+        };
+        if let Err(broken) = tokio::try_join!(shell::drain(gate, self.grace), noticed) {
             tracing::error!(%broken, "stopping at once");
         }
+        self.stop_proxy.cancel();
         self.grpc_going_down.stopped.cancel();
         let patience = self.gate.clock().sleep(LAST_WORDS);
         tokio::select! {

@@ -30,6 +30,8 @@ pub struct Settings {
     pub demo: bool,
     /// How long shutting down waits for what is queued and what runs.
     pub grace: Span,
+    /// How long the doors listen on at least once shutting down began, though there is nothing to wait for.
+    pub notice: Span,
     /// What the doors are told beside the policy.
     pub door: Door,
     /// The admin API's token.

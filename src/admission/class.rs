@@ -4,13 +4,15 @@
 //! by rank that has an eligible request. *Formula:* while a class has an eligible request,
 //!
 //! ```text
-//! D := clamp(D + min_share · service given by the pool − service given to the class, 0, one window)
+//! D := clamp(D + min_share · service given by the pool − service given to the class, 0, most)
+//! most = one window, or the cost of the class's head where that is more
 //! owed when D ≥ the cost of its head, and D > 0
 //! ```
 //!
 //! in unweighted virtual tokens, at dispatch with the expected cost and made true at the end. *Bound:* over any
 //! interval in which it has an eligible request, the class receives at least `min_share` of the pool's
-//! service, less one window and one request. *At start and at idle* `D` is zero: a class that asks for nothing
+//! service, less one window and one request; a head dearer than the window would otherwise never be due and void the
+//! share of everybody behind it. *At start and at idle* `D` is zero: a class that asks for nothing
 //! is owed nothing. `D` never goes below zero, so service that nobody else wanted is not held against its
 //! receiver. *At overload* the shares of all owed classes are honoured by rank. *Never* interrupts a request
 //! that runs.
@@ -30,10 +32,10 @@ impl Owed {
     }
 
     /// Service was given while the class had an eligible request.
-    pub(super) fn given(&mut self, by_pool: VirtualTokens, to_class: VirtualTokens, window: VirtualTokens) {
+    pub(super) fn given(&mut self, by_pool: VirtualTokens, to_class: VirtualTokens, most: VirtualTokens) {
         let due = by_pool.as_micros().saturating_mul(i128::from(self.min_share.millionths())) / 1_000_000;
         let deficit = self.deficit + VirtualTokens::from_micros(due) - to_class;
-        self.deficit = deficit.clamp(VirtualTokens::ZERO, window.max(VirtualTokens::ZERO));
+        self.deficit = deficit.clamp(VirtualTokens::ZERO, most.max(VirtualTokens::ZERO));
     }
 
     /// The class has no eligible request any more.

@@ -13,15 +13,16 @@
 //! work in virtual tokens, weights and counts including the newcomer's. The fair order serves at most that much
 //! before it; the minimum matters when the others have little queued. *Bound:* an estimate, not a promise; the
 //! deadline itself is kept exactly, by expiry. *At start and at idle* the rate is unknown and refuses nobody: it
-//! needs two seconds of backlog and ten dispatches within the last half minute. *At overload* it refuses early
+//! needs, within the last half minute, two seconds of backlog and ten dispatches, or on a slow engine ten seconds
+//! and three. *At overload* it refuses early
 //! what would expire late. *Never* looks further back than that, so a recovered engine is believed again.
 
 use crate::units::{Instant, Span, VirtualTokens};
 
 const BUCKETS: usize = 16;
 const BUCKET: Span = Span::from_secs(2);
-const LEAST_BACKLOG: Span = Span::from_secs(2);
-const LEAST_DISPATCHES: u32 = 10;
+/// How much backlog and how many dispatches say enough: a short look at a fast engine, a longer one at a slow one.
+const ENOUGH: [(Span, u32); 2] = [(Span::from_secs(2), 10), (Span::from_secs(10), 3)];
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
@@ -100,7 +101,8 @@ impl DrainRate {
         }
         // The stretch since the last input is backlog too, or a stalled engine would look as fast as before.
         backlog = backlog.saturating_add(self.backlogged_since.map_or(Span::ZERO, |since| now.since(since)));
-        if backlog < LEAST_BACKLOG || dispatches < LEAST_DISPATCHES || !service.is_positive() {
+        let enough = ENOUGH.iter().any(|(span, count)| backlog >= *span && dispatches >= *count);
+        if !enough || !service.is_positive() {
             return None;
         }
         let per_second = service.as_micros().saturating_mul(1_000_000_000) / i128::from(backlog.as_nanos());
@@ -169,6 +171,17 @@ mod tests {
         assert_eq!(rate.per_second(at(30.0)), Some(VirtualTokens::whole(250)), "idle time does not count");
         assert_eq!(rate.time_for(VirtualTokens::whole(500), at(30.0)), Some(Span::from_secs(2)));
         assert_eq!(rate.per_second(at(60.0)), None, "what is older than half a minute is forgotten");
+    }
+
+    #[test]
+    fn a_slow_engine_is_known_after_a_longer_look() {
+        let mut rate = DrainRate::new();
+        rate.set_backlogged(at(0.0), true);
+        for dispatch in 1..=3 {
+            rate.served(at(f64::from(dispatch) * 3.0), VirtualTokens::whole(100));
+        }
+        assert_eq!(rate.per_second(at(9.0)), None);
+        assert_eq!(rate.per_second(at(10.0)), Some(VirtualTokens::whole(30)));
     }
 
     #[test]

@@ -11,10 +11,14 @@
 //! lost                 what was held
 //! ```
 //!
-//! An abort therefore never costs zero, and walking away just before the end saves nothing. A figure that is not
-//! the upstream's word is marked as estimated. *The observed token rate* is the pool's mean output tokens per
-//! second and stream over recent complete answers; unknown until the first, and then only what was counted is
-//! charged. *Never* below what was already produced.
+//! An abort therefore never costs zero, and walking away just before the end saves nothing. The upstream's word is
+//! final for a complete answer only; of one that broke off it is what had been reported by then, and counts as
+//! counted. A figure that is not the upstream's final word is marked as estimated. *The observed token rate* is the
+//! pool's mean output tokens per second of one choice over recent complete answers; unknown until the first, and
+//! then only what was counted is charged. *Never* below what was already seen of an answer that broke off, and never
+//! above the request's cap: a report beyond it is evidence of a fault, not of work.
+
+use std::num::NonZeroU32;
 
 use crate::units::{Instant, Limit, Span, Tokens, Usage, VirtualTokens};
 
@@ -60,26 +64,59 @@ impl Flight {
 
     /// What it is settled for.
     pub(super) fn bill(&self, ending: Ending, now: Instant, speed: &Speed) -> Bill {
-        if let Reported::Final(usage) = ending.usage {
-            return self.priced(usage, false);
-        }
-        let counted = match ending.usage {
-            Reported::Counted(usage) => usage,
-            Reported::Nothing | Reported::Final(_) => self.so_far(),
-        };
-        match ending.outcome {
-            Outcome::Completed | Outcome::ClosedAfterFinal => match ending.usage {
-                Reported::Counted(usage) => self.priced(usage, true),
-                Reported::Nothing | Reported::Final(_) => self.priced(self.request.expected, true),
+        match (ending.outcome, ending.usage) {
+            (Outcome::Completed | Outcome::ClosedAfterFinal, Reported::Final(usage)) => {
+                let plausible = self.within_cap(usage);
+                self.priced(plausible, plausible != usage)
+            }
+            (Outcome::Completed | Outcome::ClosedAfterFinal, Reported::Counted(usage)) => {
+                self.priced(self.within_cap(usage), true)
+            }
+            (Outcome::Completed | Outcome::ClosedAfterFinal, Reported::Nothing) => {
+                self.priced(self.request.expected, true)
+            }
+            (Outcome::Lost, _) => Bill { usage: self.request.expected, cost: self.reserved, estimated: true },
+            (Outcome::UpstreamFailed, reported) if self.seen(reported) == Tokens::ZERO => match reported {
+                Reported::Final(usage) => self.priced(usage, false),
+                Reported::Counted(_) | Reported::Nothing => self.priced(Usage::default(), false),
             },
-            Outcome::UpstreamFailed if counted.output().max(self.output) == Tokens::ZERO => {
-                self.priced(Usage::default(), false)
+            (Outcome::UpstreamFailed | Outcome::ClientAborted | Outcome::TimedOut | Outcome::Evicted, reported) => {
+                self.broken_off(reported, now, speed)
             }
-            Outcome::UpstreamFailed | Outcome::ClientAborted | Outcome::TimedOut | Outcome::Evicted => {
-                self.priced(self.produced(counted, now, speed), true)
-            }
-            Outcome::Lost => Bill { usage: self.request.expected, cost: self.reserved, estimated: true },
         }
+    }
+
+    /// The bill of an answer that broke off: what was reported or counted by then, or what time says.
+    fn broken_off(&self, reported: Reported, now: Instant, speed: &Speed) -> Bill {
+        // A door that never sent the request upstream says so: nothing was used and nothing seen.
+        if reported == Reported::Final(Usage::default()) && self.output == Tokens::ZERO {
+            return self.priced(Usage::default(), false);
+        }
+        let counted = match reported {
+            Reported::Final(usage) | Reported::Counted(usage) => self.within_cap(usage),
+            Reported::Nothing => self.so_far(),
+        };
+        self.priced(self.produced(counted, self.seen(reported), now, speed), true)
+    }
+
+    /// The most output that was reported, counted or told as progress.
+    fn seen(&self, reported: Reported) -> Tokens {
+        let reported = match reported {
+            Reported::Final(usage) | Reported::Counted(usage) => self.within_cap(usage).output(),
+            Reported::Nothing => Tokens::ZERO,
+        };
+        reported.max(self.output)
+    }
+
+    /// A report with no more output than the request's cap allows, or than was seen.
+    fn within_cap(&self, usage: Usage) -> Usage {
+        let Limit::AtMost(cap) = self.request.output_cap else { return usage };
+        let most = cap.max(self.output);
+        if usage.output() <= most {
+            return usage;
+        }
+        let visible_output = usage.visible_output.min(most);
+        Usage { visible_output, reasoning_output: most.saturating_sub(visible_output), ..usage }
     }
 
     fn priced(&self, usage: Usage, estimated: bool) -> Bill {
@@ -87,20 +124,14 @@ impl Flight {
     }
 
     /// Input as the door knows it, and the most that can have been produced by now.
-    fn produced(&self, counted: Usage, now: Instant, speed: &Speed) -> Usage {
-        let by_time = speed.tokens_in(self.producing(now));
-        let seen = counted.output().max(self.output);
+    fn produced(&self, counted: Usage, seen: Tokens, now: Instant, speed: &Speed) -> Usage {
+        let by_time = speed.tokens_in(self.producing(now)).times(u64::from(self.request.choices.get()));
         let capped = match self.request.output_cap {
             Limit::AtMost(cap) => by_time.min(cap),
             Limit::Unlimited => by_time,
         };
-        if capped > seen {
-            counted.with_output(capped)
-        } else if counted.output() == seen {
-            counted
-        } else {
-            counted.with_output(seen)
-        }
+        let output = capped.max(seen);
+        if counted.output() == output { counted } else { counted.with_output(output) }
     }
 
     /// How long it has been producing output, as far as the door can tell.
@@ -113,7 +144,7 @@ impl Flight {
     }
 }
 
-/// Output tokens per second and stream, over recent complete answers.
+/// Output tokens per second of one choice, over recent complete answers.
 #[derive(Debug, Default)]
 pub(super) struct Speed {
     tokens: u64,
@@ -124,12 +155,14 @@ pub(super) struct Speed {
 const MOST_TOKENS: u64 = 100_000;
 
 impl Speed {
-    /// A complete answer of this much output took this long to produce.
-    pub(super) fn learn(&mut self, output: Tokens, producing: Span) {
-        if output == Tokens::ZERO || producing == Span::ZERO {
+    /// A complete answer of this much output, all choices together, took this long to produce.
+    pub(super) fn learn(&mut self, output: Tokens, choices: NonZeroU32, producing: Span) {
+        let output = output.get() / u64::from(choices.get());
+        // One answer, however it is reported, never outweighs all before it.
+        if output == 0 || producing == Span::ZERO || output > MOST_TOKENS {
             return;
         }
-        self.tokens = self.tokens.saturating_add(output.get());
+        self.tokens += output;
         self.time = self.time.saturating_add(producing);
         if self.tokens > MOST_TOKENS {
             self.tokens /= 2;

@@ -91,7 +91,8 @@ impl Question<'_> {
     }
 
     fn size(&self) -> Result<(), Objection> {
-        let tokens = self.request.expected.total();
+        // By input alone: a prediction may be wrong, and "never" must not be.
+        let tokens = self.request.expected.input();
         match self.pool.max_request_tokens.cap() {
             Some(most) if tokens > most => {
                 Err(Objection { reason: Reason::TooLarge { tokens, most }, wait: Wait::Forever })

@@ -136,11 +136,14 @@ impl Pool {
     /// accrues its share of it.
     fn given(&mut self, to: ClassIndex, service: VirtualTokens) {
         let window = self.window.peak();
-        for (position, class) in self.tree.classes.iter_mut().enumerate() {
-            if class.contest.first().is_some() {
-                let own = if position == to.index() { service } else { VirtualTokens::ZERO };
-                class.owed.given(service, own, window);
+        for position in (0u16..).take(self.tree.classes.len()) {
+            let class = ClassIndex::new(position);
+            if self.tree.classes[class.index()].contest.first().is_none() {
+                continue;
             }
+            let head = self.tree.head(class).map_or(VirtualTokens::ZERO, |slot| self.tree.waiting[slot].cost);
+            let own = if class == to { service } else { VirtualTokens::ZERO };
+            self.tree.classes[class.index()].owed.given(service, own, window.max(head));
         }
     }
 

@@ -63,9 +63,9 @@ pub enum Reason {
         /// How long it waited.
         waited: Span,
     },
-    /// It is larger than the largest request ever admitted.
+    /// Its input alone is larger than the largest request ever admitted. What is only predicted never refuses.
     TooLarge {
-        /// Its input plus expected output.
+        /// Its input.
         tokens: Tokens,
         /// The most that is admitted.
         most: Tokens,
@@ -111,7 +111,7 @@ impl fmt::Display for Reason {
             }
             Self::Expired { waited } => write!(f, "not dispatched within the {waited} this request may wait"),
             Self::TooLarge { tokens, most } => {
-                write!(f, "input plus expected output is {tokens} tokens and the largest request admitted is {most}")
+                write!(f, "its input is {tokens} tokens and the largest request admitted is {most}")
             }
             Self::Draining => f.write_str("the gateway is shutting down"),
         }

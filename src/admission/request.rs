@@ -1,5 +1,7 @@
 //! What the core is asked to decide on.
 
+use std::num::NonZeroU32;
+
 use crate::units::{
     Bytes, ClassIndex, Instant, Limit, PoolIndex, Price, RequestId, SessionId, TenantId, Tokens, Usage, Weight,
 };
@@ -30,8 +32,10 @@ pub struct Request {
     pub price: Price,
     /// Input as counted, and output as predicted. What is charged, held and counted against the window.
     pub expected: Usage,
-    /// The most output it can produce, where it states a cap.
+    /// The most output it can produce, all choices together, where it states a cap.
     pub output_cap: Limit<Tokens>,
+    /// How many answers are produced side by side; output is their sum.
+    pub choices: NonZeroU32,
     /// Memory its body occupies while it waits.
     pub bytes: Bytes,
     /// The latest moment at which being dispatched is still of use to the client. The class's `max_wait` is

@@ -71,7 +71,7 @@ impl Engine {
         pool.window.release(flight.need, flight.service);
         pool.land(flight.place, &flight, bill.cost);
         if ending.outcome.is_complete() {
-            pool.speed.learn(bill.usage.output(), flight.producing(now));
+            pool.speed.learn(bill.usage.output(), flight.request.choices, flight.producing(now));
         }
         let was_blocking = self.fanout.release(&subject);
         self.pools[subject.pool.index()].tree.refresh(flight.place, &self.fanout);

@@ -50,6 +50,10 @@ pub(super) struct Serve {
     /// How long shutting down waits for what is queued and what runs.
     #[arg(long, value_name = "SPAN", default_value = "30s", value_parser = humantime::parse_duration)]
     shutdown_grace: Duration,
+    /// How long newcomers are answered 503 and /readyz says 503 before nobody listens any more, even with nothing left
+    /// to wait for. Give a load balancer time to look.
+    #[arg(long, value_name = "SPAN", default_value = "1s", value_parser = humantime::parse_duration)]
+    shutdown_notice: Duration,
 }
 
 impl Serve {
@@ -88,6 +92,7 @@ impl Serve {
             admin: self.admin,
             demo: self.demo,
             grace: Span::from(self.shutdown_grace),
+            notice: Span::from(self.shutdown_notice),
             door,
             admin_token: secret(ADMIN_TOKEN)?,
         })

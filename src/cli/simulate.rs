@@ -89,7 +89,11 @@ impl Simulate {
         let policy = kept(policy::load(&self.policy), &mut mistakes);
         let engine = kept(engine(&self.engine), &mut mistakes);
         let trace = kept(trace::read(&self.trace), &mut mistakes);
+        if let (Some(policy), Some(trace)) = (&policy, &trace) {
+            mistakes.extend(unknown_classes(policy, trace, &self.trace));
+        }
         match (policy, engine, trace) {
+            _ if !mistakes.is_empty() => Err(mistakes),
             (Some(policy), Some(engine), Some(trace)) => Ok((self.setup(policy, engine), trace)),
             _ => Err(mistakes),
         }
@@ -136,6 +140,18 @@ fn engine(path: &Path) -> Result<EngineSpec, Mistakes> {
     Ok(yaml::load::<EngineSpec>(&path.display().to_string(), &text)?.value)
 }
 
+/// The classes a trace wishes for that the policy does not have.
+fn unknown_classes(policy: &Policy, trace: &Trace, path: &Path) -> Vec<String> {
+    const MOST: usize = 50;
+    let known: Vec<&str> = policy.classes.iter().map(|class| &*class.name).collect();
+    let unknown = trace.classes.iter().filter(|(class, _)| !known.contains(&&***class));
+    let mistake = |(class, line): (&Arc<str>, &u64)| {
+        let (path, known) = (path.display(), known.join(", "));
+        format!("{path}:{line}: class {class:?} is not in the policy; there are {known}")
+    };
+    unknown.map(mistake).take(MOST).collect()
+}
+
 fn kept<T, E: std::fmt::Display>(read: Result<T, E>, mistakes: &mut Vec<String>) -> Option<T> {
     read.map_err(|error| mistakes.push(error.to_string())).ok()
 }
@@ -155,4 +171,23 @@ fn with_progress(setup: &Setup, trace: &Trace) -> Run {
     });
     bar.finish_and_clear();
     run
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::{trace, unknown_classes};
+    use crate::policy;
+
+    #[test]
+    fn an_unknown_class_is_a_mistake_with_its_line() {
+        let no_keys = |_: &str| panic!("no keys");
+        let policy = policy::parse("p", "version: 1\nclasses: [{name: chat, rank: 0}]\n", no_keys).expect("valid");
+        let rows =
+            "arrival_s,tenant,input_tokens,output_tokens,class\n0,a,1,1,chat\n1,a,1,1,bulk\n2,a,1,1,bulk\n3,a,1,1,\n";
+        let trace = trace::parse("t.csv", rows.as_bytes()).expect("well formed");
+        let mistakes = unknown_classes(&policy, &trace, Path::new("t.csv"));
+        assert_eq!(mistakes, ["t.csv:3: class \"bulk\" is not in the policy; there are chat"]);
+    }
 }

@@ -8,6 +8,7 @@ use std::num::NonZeroU32;
 use crate::units::{Bytes, Limit, Tokens};
 
 use super::predict::Effort;
+use super::text::Text;
 
 /// What one request asks for, as far as its cost goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,61 +62,4 @@ pub enum Attachment {
     Audio(Bytes),
     /// A document, by the length of its base64; nothing when it is only named.
     File(Bytes),
-}
-
-/// Texts to be counted, kept up to a bound; beyond it only their length is remembered.
-///
-/// Each text is a piece of its own: tokens never span two messages.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Text {
-    pieces: Vec<String>,
-    kept: usize,
-    beyond: u64,
-}
-
-impl Text {
-    /// Adds a text, keeping what still fits below `bound` bytes in all.
-    pub fn push(&mut self, text: &str, bound: usize) {
-        let room = bound.saturating_sub(self.kept);
-        let keep = text.floor_char_boundary(room);
-        if keep > 0 {
-            self.pieces.push(text[..keep].to_owned());
-            self.kept += keep;
-        }
-        self.beyond = self.beyond.saturating_add((text.len() - keep) as u64);
-    }
-
-    /// The pieces kept.
-    pub fn pieces(&self) -> impl Iterator<Item = &str> {
-        self.pieces.iter().map(String::as_str)
-    }
-
-    /// How much is kept.
-    #[must_use]
-    pub fn kept(&self) -> Bytes {
-        Bytes::new(self.kept as u64)
-    }
-
-    /// How much was not kept.
-    #[must_use]
-    pub fn beyond(&self) -> Bytes {
-        Bytes::new(self.beyond)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Text;
-    use crate::units::Bytes;
-
-    #[test]
-    fn a_text_is_kept_up_to_the_bound_and_measured_beyond_it() {
-        let mut text = Text::default();
-        text.push("abcd", 6);
-        text.push("é€x", 6);
-        assert_eq!(text.pieces().collect::<Vec<_>>(), ["abcd", "é"]);
-        assert_eq!((text.kept(), text.beyond()), (Bytes::new(6), Bytes::new(4)));
-        text.push("more", 6);
-        assert_eq!(text.beyond(), Bytes::new(8));
-    }
 }

@@ -6,10 +6,11 @@
 //! the role, one more for a name, three to prime the reply. Tool definitions and other JSON cost a token for four
 //! bytes.
 //!
-//! Exact up to [`COUNTED_TEXT`] bytes of text; what is beyond is extrapolated from the part counted. A text is cut
-//! into pieces of at most [`PIECE`] bytes, in front of a space where there is one near, so that a megabyte of one
-//! letter or of blanks costs the tokenizer's regular expression and its merges no more than ordinary prose. A cut
-//! inside a word can add a token. Attachments are guessed, and say how below.
+//! Exact up to [`COUNTED_TEXT`] bytes of text; of more, as much is counted, in pieces spread over all of it (see
+//! [`Text`](super::Text)), and the rest extrapolated. A text is cut into pieces of at most two kilobytes, in front of a
+//! space where there is one near, so that a megabyte of one letter or of blanks costs the tokenizer's regular
+//! expression and its merges no more than ordinary prose. A cut inside a word can add a token. Attachments are
+//! guessed, and say how below.
 //!
 //! Never fails, and never trusts a length the client states.
 
@@ -19,15 +20,10 @@ use tiktoken_rs::tokenizer::{Tokenizer, get_tokenizer};
 use crate::units::{Bytes, Tokens};
 
 use super::call::{Attachment, Prompt};
+use super::text::cut;
 
 /// How much text is counted exactly, per request.
 pub const COUNTED_TEXT: usize = 256 * 1024;
-
-/// The longest text given to the tokenizer at once.
-const PIECE: usize = 2 * 1024;
-
-/// How far back from a cut a space is looked for.
-const LOOK_BACK: usize = 256;
 
 /// OpenAI's documented overhead: markup of a message, its role, its name, the start of the reply.
 const PER_MESSAGE: u64 = 3;
@@ -95,19 +91,6 @@ pub fn count_text(encoding: Encoding, text: &str) -> Tokens {
         rest = after;
     }
     Tokens::new(count)
-}
-
-/// Where to cut the next piece off: all of a short text, else in front of the last single space near the bound,
-/// since a token never has a space inside after a letter; else at the bound.
-fn cut(text: &str) -> usize {
-    if text.len() <= PIECE {
-        return text.len();
-    }
-    let bytes = text.as_bytes();
-    (PIECE - LOOK_BACK..PIECE)
-        .rev()
-        .find(|at| bytes[*at] == b' ' && bytes[*at - 1].is_ascii_alphanumeric())
-        .unwrap_or_else(|| text.floor_char_boundary(PIECE))
 }
 
 /// Counts what the model has to read.
@@ -250,6 +233,16 @@ mod tests {
         let exact = count_text(Encoding::O200k, &text).get();
         let quick = count_prompt(Encoding::O200k, &prompt(&text)).get();
         assert!(quick.abs_diff(exact) * 1_000 < exact, "{quick} for {exact}");
+    }
+
+    #[test]
+    fn a_long_text_that_begins_with_blanks_is_counted_like_any_other() {
+        let dense = "0123456789 ".repeat(6 * COUNTED_TEXT / 11);
+        for text in [format!("{}{dense}", " ".repeat(COUNTED_TEXT)), format!("{dense}{}", " ".repeat(COUNTED_TEXT))] {
+            let exact = count_text(Encoding::O200k, &text).get();
+            let quick = count_prompt(Encoding::O200k, &prompt(&text)).get();
+            assert!(quick.abs_diff(exact) * 10 < exact, "{quick} for {exact}");
+        }
     }
 
     /// Linear time: what the tokenizer is given at once never exceeds a piece, whatever the text.

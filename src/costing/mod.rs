@@ -8,8 +8,10 @@ mod call;
 mod count;
 mod predict;
 mod quote;
+mod text;
 
-pub use call::{Attachment, Call, Prompt, Text};
+pub use call::{Attachment, Call, Prompt};
 pub use count::{COUNTED_TEXT, Encoding, OutputCounter, count_prompt, count_text};
 pub use predict::{Accuracy, Effort, PredictKey, Predictor, Score};
-pub use quote::Quote;
+pub use quote::{Quote, admissible};
+pub use text::Text;

@@ -17,7 +17,8 @@
 //! in the crowd, so one long answer from a stranger does not make all his next ones look long.
 //!
 //! What it learns from: completed requests only. An aborted answer says how patient the client was, not how
-//! long the answer would have been, and whoever could teach it by aborting could make himself look cheap.
+//! long the answer would have been, and whoever could teach it by aborting could make himself look cheap. Of one choice
+//! never more than its cap, or a million tokens without one.
 //!
 //! Bounds. At most [`Predictor::MOST_KEYS`] keys at each level; the one longest without news is dropped, and
 //! its requests fall back to the broader key. O(log keys) to learn, O(1) to predict. Deterministic: no chance,
@@ -43,6 +44,10 @@ const PRIOR_MEAN: f64 = 256.0;
 const MOST_OBSERVATIONS: f64 = 50.0;
 /// The same for all requests together.
 const MOST_OBSERVATIONS_GLOBAL: f64 = 200.0;
+
+/// The most that is learnt of one choice without a cap: no model writes more in one go, and whoever says so must not
+/// spoil what is expected of others.
+const MOST_LEARNT: Tokens = Tokens::new(1_000_000);
 
 /// How hard the caller asks the model to think.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -221,7 +226,8 @@ impl Predictor {
             return;
         }
         #[expect(clippy::cast_precision_loss, reason = "a mean needs no 53rd bit")]
-        let one = actual.get() as f64 / f64::from(key.choices.get());
+        let [actual_f64, most] = [actual, key.cap.cap().unwrap_or(MOST_LEARNT)].map(|tokens| tokens.get() as f64);
+        let one = (actual_f64 / f64::from(key.choices.get())).min(most);
         self.global.add(one, MOST_OBSERVATIONS_GLOBAL);
         self.models.entry(key.model.clone(), |(mean, tally)| {
             mean.add(one, MOST_OBSERVATIONS);

@@ -57,8 +57,9 @@ pub(super) fn inputs(body: &Bytes) -> usize {
 /// where they asked for base64.
 pub(super) fn embeddings(header: &Header, inputs: usize) -> Value {
     let number = |input: usize, at: u64| {
-        let mixed = (header.number ^ input as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(8 * at as u32 % 64);
-        f64::from((mixed & 0xffff) as u16) / f64::from(u16::MAX) - 0.5
+        let mixed = header.number.wrapping_mul(31).wrapping_add(input as u64).wrapping_mul(31).wrapping_add(at);
+        let high = u16::try_from(mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48).expect("16 bits are left");
+        f64::from(high) / f64::from(u16::MAX) - 0.5
     };
     let data: Vec<Value> = (0..inputs)
         .map(|index| {

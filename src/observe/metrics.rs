@@ -38,6 +38,7 @@ struct Inner {
     rejected: IntCounterVec,
     settled: IntCounterVec,
     estimated: IntCounterVec,
+    disbelieved: IntCounterVec,
     tokens: IntCounterVec,
     service: CounterVec,
     waited: HistogramVec,
@@ -130,6 +131,11 @@ impl Metrics {
                 "Requests settled by estimate because the upstream reported no usage.",
                 &["pool", "outcome"],
             )?,
+            disbelieved: maker.count(
+                "tallygate_disbelieved_usage_total",
+                "Requests whose upstream reported a usage that cannot be, treated as missing.",
+                &["pool"],
+            )?,
             tokens: maker.count("tallygate_tokens_total", "Tokens settled.", &with("bucket"))?,
             service: maker.amount(
                 "tallygate_service_virtual_tokens_total",
@@ -208,6 +214,11 @@ impl Metrics {
     /// Counts an answer of the door's own.
     pub fn rejected(&self, reason: &str) {
         self.inner.rejected.with_label_values(&[reason]).inc();
+    }
+
+    /// Counts a request whose upstream reported a usage that cannot be.
+    pub fn disbelieved(&self, pool: PoolIndex) {
+        self.inner.disbelieved.with_label_values(&[self.inner.pool(pool)]).inc();
     }
 
     /// Everything in Prometheus' text format.

@@ -13,7 +13,7 @@ use crate::costing::{PredictKey, Predictor, Quote};
 use crate::ledger::{Ledger, Memory};
 use crate::observe::{Metrics, Totals};
 use crate::policy::Policy;
-use crate::units::{Instant, PoolIndex, RequestId, Span, TicketId, Tokens, Usage};
+use crate::units::{Instant, Limit, PoolIndex, RequestId, Span, TicketId, Tokens, Usage};
 
 use super::gate::Ask;
 use super::pace::Pace;
@@ -33,6 +33,8 @@ pub(super) struct Desk {
     waiting: HashMap<RequestId, Waiter>,
     flying: HashMap<TicketId, Flying>,
     paces: Vec<Pace>,
+    /// The largest request of each pool.
+    most: Vec<Limit<Tokens>>,
     draining: bool,
 }
 
@@ -74,6 +76,7 @@ impl Desk {
             metrics,
             waiting: HashMap::new(),
             flying: HashMap::new(),
+            most: policy.pools.iter().map(|pool| pool.max_request_tokens).collect(),
             paces: vec![Pace::default(); policy.pools.len()],
             draining: false,
         }
@@ -82,7 +85,8 @@ impl Desk {
     /// Quotes a request and asks the core. The verdict goes to `to`, now or later.
     pub(super) fn arrive(&mut self, now: Instant, ask: &Ask, to: oneshot::Sender<Answer>) -> Said {
         let Ask { call, caller, selection, .. } = ask;
-        let quote = Quote::new(call, ask.input, &caller.tenant, selection, &self.predictor);
+        let most = self.most[selection.pool.index()];
+        let quote = Quote::new(call, ask.input, &caller.tenant, selection, &self.predictor, most);
         let request = Request {
             id: ask.decision.request,
             subject: ask.subject(),
@@ -90,6 +94,7 @@ impl Desk {
             price: quote.price,
             expected: quote.expected,
             output_cap: quote.output_cap,
+            choices: quote.key.choices,
             bytes: call.bytes,
             deadline: self.deadline(ask, quote.expected.output()),
             streamed: call.streamed,

@@ -79,6 +79,15 @@ impl Permit {
         Reported::Counted(Usage { reasoning_output: reasoning, ..self.expected.with_output(visible) })
     }
 
+    /// The upstream reported a usage that cannot be.
+    pub fn disbelieved(&self) {
+        self.gate.metrics().disbelieved(self.pool);
+        tracing::warn!(
+            decision = %self.gate.decision_of(self.ticket.request),
+            "the upstream reports a usage that cannot be; the request is settled by estimate"
+        );
+    }
+
     /// Ends the request, and tells what it came to; nothing where the core is broken.
     #[allow(clippy::must_use_candidate, reason = "the settlement is the point, not what it came to")]
     pub fn settle(mut self, ending: Ending) -> Option<VirtualTokens> {

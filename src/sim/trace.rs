@@ -9,7 +9,7 @@
 //! All mistakes are told together, each with its line, up to a bound. Rows out of order are sorted by arrival,
 //! and that is noted: a merge of several recordings is a fair thing to replay.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -41,6 +41,8 @@ const OPTIONAL: [&str; 8] =
 pub struct Trace {
     /// Its requests, by arrival.
     pub demands: Vec<Demand>,
+    /// The classes it wishes for, each with the line it first stands on.
+    pub classes: BTreeMap<Arc<str>, u64>,
     /// What the reader did that somebody may want to know.
     pub notes: Vec<String>,
 }
@@ -84,6 +86,7 @@ pub fn parse(name: &str, text: impl Read) -> Result<Trace, TraceMistakes> {
     let Some(columns) = columns.filter(|_| mistakes.told.is_empty()) else { return Err(mistakes.into()) };
     let mut names = Names::default();
     let mut demands = Vec::new();
+    let mut classes = BTreeMap::new();
     let mut record = StringRecord::new();
     loop {
         match reader.read_record(&mut record) {
@@ -105,6 +108,9 @@ pub fn parse(name: &str, text: impl Read) -> Result<Trace, TraceMistakes> {
         }
         let mut row = Row { record: &record, columns: &columns, line, mistakes: &mut mistakes };
         if let Some(demand) = row.demand(&mut names) {
+            if let Some(class) = &demand.class {
+                classes.entry(class.clone()).or_insert(line);
+            }
             demands.push(demand);
         }
         if demands.len() > MOST_ROWS {
@@ -115,10 +121,10 @@ pub fn parse(name: &str, text: impl Read) -> Result<Trace, TraceMistakes> {
     if !mistakes.told.is_empty() {
         return Err(mistakes.into());
     }
-    finish(name, demands)
+    finish(name, demands, classes)
 }
 
-fn finish(name: &str, mut demands: Vec<Demand>) -> Result<Trace, TraceMistakes> {
+fn finish(name: &str, mut demands: Vec<Demand>, classes: BTreeMap<Arc<str>, u64>) -> Result<Trace, TraceMistakes> {
     let mut notes = Vec::new();
     if demands.is_empty() {
         return Err(TraceMistakes(vec![format!("{name}: has a header but no rows")]));
@@ -128,7 +134,7 @@ fn finish(name: &str, mut demands: Vec<Demand>) -> Result<Trace, TraceMistakes> 
         demands.sort_by_key(|demand| demand.arrival);
         notes.push(format!("{name}: {late} rows arrive before the row above them; all rows were sorted by arrival_s"));
     }
-    Ok(Trace { demands, notes })
+    Ok(Trace { demands, classes, notes })
 }
 
 fn reading(error: &csv::Error) -> String {

@@ -238,6 +238,8 @@ fn guess(decision: DecisionId) -> Span {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use http::StatusCode;
     use serde_json::Value;
 
@@ -304,6 +306,11 @@ mod tests {
             (Refused::UpstreamTimedOut("x".into()), 504, "upstream_timed_out", "server_error"),
             (Refused::Internal, 500, "internal", "server_error"),
         ];
+        let readme = include_str!("../../README.md");
+        let (_, list) = readme.split_once("The reasons are ").expect("a list of the reasons");
+        let (list, _) = list.split_once(". ").expect("which ends");
+        let told: BTreeSet<&str> = list.split('`').skip(1).step_by(2).collect();
+        assert_eq!(told, table.iter().map(|(_, _, reason, _)| *reason).collect(), "what the README tells");
         for (refused, status, reason, kind) in table {
             let (found, headers, error) = answer(&refused);
             assert_eq!((found.as_u16(), headers[0].as_deref()), (status, Some(reason)));
@@ -338,7 +345,7 @@ mod tests {
         assert_eq!(headers[1..], [None, None, None]);
         let (_, headers, error) = answer(&core(queue_full(), Retry::Unknown));
         assert!(headers[1].is_some() && error["message"].as_str().unwrap().contains("Nothing measured yet"));
-        let guesses: std::collections::BTreeSet<Span> = (0..100).map(|number| guess(decision(number))).collect();
+        let guesses: BTreeSet<Span> = (0..100).map(|number| guess(decision(number))).collect();
         assert!(guesses.len() > 95, "spread");
         assert!(guesses.iter().all(|guess| *guess >= UNKNOWN_WAIT && *guess < Span::from_millis(7_500)));
     }

@@ -5,7 +5,7 @@ use tallygate::app::App;
 use tallygate::settings::{Door, LedgerKind, Secret, Settings};
 use tallygate::units::Span;
 
-use crate::door::{Client, usual};
+use crate::door::{Client, Setup, Upstream, usual};
 
 fn chat() -> Value {
     json!({"model": "m", "stream": true, "max_tokens": 40, "messages": [{"role": "user", "content": "hello"}]})
@@ -70,6 +70,18 @@ async fn rows_have_the_fields_the_design_fixes() {
 }
 
 #[tokio::test]
+async fn a_tenant_the_core_does_not_know_has_no_counter() {
+    let upstream = Upstream::start().await;
+    let policy = "pools: [{name: chat, models: ['*'], max_request_tokens: 5}]";
+    let gateway = Setup::policy(policy).start(&upstream.url()).await;
+    let mut client = gateway.client().await;
+    client.chat("x-tenant-id: acme\r\n", &chat()).await;
+    client.answer().await.refusal(413, "too_large");
+    let rows = gateway.admin().await.get("/v1/tenants/acme", "").await.json();
+    assert_eq!((&rows[0]["virtual_tokens"], &rows[0]["refused_total"]), (&Value::Null, &json!(1)));
+}
+
+#[tokio::test]
 async fn probes_errors_and_unknown_paths() {
     let (gateway, _upstream) = usual().await;
     let mut admin = gateway.admin().await;
@@ -79,6 +91,9 @@ async fn probes_errors_and_unknown_paths() {
     assert_eq!(unknown.status, 404);
     assert!(unknown.json()["error"]["message"].as_str().is_some_and(|message| message.contains("/v1/tenants")));
     assert_eq!(admin.get("/v1/tenants/nobody", "").await.status, 404);
+    let broken = admin.get("/v1/tenants/%ff", "").await;
+    assert_eq!((broken.status, broken.header("content-type")), (400, "application/json"));
+    assert!(broken.json()["error"]["message"].as_str().is_some_and(|message| message.contains("UTF-8")));
     admin.post("/v1/tenants", "", "{}").await;
     assert_eq!(admin.answer().await.status, 405);
     gateway.gate().start_draining().expect("not broken");
@@ -97,6 +112,7 @@ fn settings(admin: &str, token: Option<&str>) -> Settings {
         admin: admin.parse().expect("an address"),
         demo: false,
         grace: Span::from_secs(1),
+        notice: Span::ZERO,
         door: Door::default(),
         admin_token: token.map(|text| Secret::new(text.into()).expect("not empty")),
     }

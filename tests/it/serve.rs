@@ -3,6 +3,11 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 
+use tallygate::units::Span;
+use tokio::net::TcpStream;
+
+use crate::door::{Client, Gateway, Setup, Upstream, usual, within};
+
 const TALLYGATE: &str = env!("CARGO_BIN_EXE_tallygate");
 
 fn tallygate(arguments: &[&str]) -> Output {
@@ -45,7 +50,7 @@ fn serve() -> Served {
 #[tokio::test]
 async fn serve_says_where_it_listens_and_admin_shows_the_tally() {
     let mut served = serve();
-    let mut client = crate::door::Client::connect(served.proxy.parse().expect("an address")).await;
+    let mut client = Client::connect(served.proxy.parse().expect("an address")).await;
     let body = serde_json::json!({
         "model": "demo", "stream": true, "max_tokens": 5, "messages": [{"role": "user", "content": "Hello"}],
     });
@@ -72,6 +77,61 @@ async fn serve_says_where_it_listens_and_admin_shows_the_tally() {
     assert!(terminate.success());
     let status = tokio::task::spawn_blocking(move || served.process.wait()).await.expect("it is waited for");
     assert!(status.expect("it ends").success(), "asked to stop, it ends well");
+}
+
+/// Stops a gateway in the background, and returns when it has begun to.
+async fn stopping(gateway: Gateway) -> tokio::task::JoinHandle<()> {
+    let gate = gateway.gate().clone();
+    let task = tokio::spawn(gateway.app.stop());
+    let draining = async {
+        while !gate.look(|seen| seen.draining).expect("not broken") {
+            tokio::task::yield_now().await;
+        }
+    };
+    within("draining to begin", draining).await;
+    task
+}
+
+#[tokio::test]
+async fn stopping_refuses_in_words_until_what_runs_is_done_and_then_listens_no_more() {
+    let (gateway, mut upstream) = usual().await;
+    let (proxy, admin) = (gateway.app.proxy(), gateway.app.admin());
+    let mut running = gateway.client().await;
+    running.chat("", &chat()).await;
+    let mut exchange = upstream.next().await;
+    exchange.begin().await;
+    let stopped = stopping(gateway).await;
+    let mut newcomer = Client::connect(proxy).await;
+    newcomer.chat("", &chat()).await;
+    let answer = newcomer.answer().await;
+    answer.refusal(503, "draining");
+    assert_ne!(answer.header("retry-after"), "", "they are told when to come back");
+    assert_eq!(Client::connect(admin).await.get("/readyz", "").await.status, 503);
+    exchange.chunk("data: [DONE]\n\n").await;
+    exchange.end().await;
+    assert!(running.answer().await.whole, "what ran was served");
+    within("the end", stopped).await.expect("it ends well");
+    assert!(TcpStream::connect(proxy).await.is_err(), "nobody listens any more");
+}
+
+#[tokio::test]
+async fn with_nothing_to_wait_for_the_doors_listen_on_for_the_notice() {
+    let upstream = Upstream::start().await;
+    let setup = Setup { notice: Span::from_secs(600), ..Setup::default() };
+    let gateway = setup.start(&upstream.url()).await;
+    let proxy = gateway.app.proxy();
+    let stopping = stopping(gateway).await;
+    for _ in 0..3 {
+        let mut newcomer = Client::connect(proxy).await;
+        newcomer.chat("", &chat()).await;
+        newcomer.answer().await.refusal(503, "draining");
+    }
+    assert!(!stopping.is_finished());
+    stopping.abort();
+}
+
+fn chat() -> serde_json::Value {
+    serde_json::json!({"model": "m", "stream": true, "messages": [{"role": "user", "content": "hello"}]})
 }
 
 #[test]

@@ -103,6 +103,7 @@ impl Op {
                     price: price(),
                     expected: Usage::plain(Tokens::new(input.into()), Tokens::new(output.into())),
                     output_cap: Limit::from(cap),
+                    choices: std::num::NonZeroU32::MIN,
                     bytes: Bytes::new(u64::from(input) * 4),
                     deadline: (deadline_s > 0).then(|| now + Span::from_secs(deadline_s.into())),
                     streamed: true,

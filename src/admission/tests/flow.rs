@@ -83,6 +83,14 @@ fn every_ending_settles_as_the_table_says() {
         ),
         ("upstream failed mid-stream", end(10.6, Some(30), Outcome::UpstreamFailed, Reported::Nothing), 160),
         ("timed out", end(11.5, Some(30), Outcome::TimedOut, Reported::Nothing), 300),
+        ("a report beyond the cap", end(12.0, None, Outcome::Completed, Reported::Final(plain(100, 9_999_999))), 340),
+        // A running usage in an early chunk is not the last word.
+        (
+            "client gone after an early report",
+            end(10.6, Some(80), Outcome::ClientAborted, Reported::Final(plain(100, 0))),
+            260,
+        ),
+        ("never sent upstream", end(10.1, None, Outcome::ClientAborted, Reported::Final(plain(0, 0))), 0),
         ("lost", end(99.0, None, Outcome::Lost, Reported::Nothing), 300),
         ("lost after exceeding the hold", end(99.0, Some(200), Outcome::Lost, Reported::Nothing), 500),
     ];
@@ -160,4 +168,32 @@ fn the_window_follows_what_was_really_produced() {
     world.complete(request, 500);
     assert_eq!(world.engine.pools()[0].in_flight_tokens, Tokens::ZERO);
     assert_eq!(world.engine.pools()[0].peak_in_flight, vt(1_100));
+}
+
+#[test]
+fn many_choices_of_one_tenant_do_not_make_anothers_abort_dear() {
+    let ask = Ask { choices: 50, output: 5_000, ..of("many") };
+    let mut world = World::new(policy());
+    let many = world.ask(&ask);
+    world.at(1.0).progress(many, 50);
+    world.at(2.0).complete(many, 5_000);
+    world.at(10.0);
+    let request = world.ask(&of("one"));
+    world.at(11.0).progress(request, 1);
+    let before = world.total().settled;
+    world.at(12.0).end(request, Outcome::ClientAborted, Reported::Nothing);
+    assert_eq!(world.total().settled - before, vt(100 + 2 * 100), "one choice makes a hundred tokens a second");
+}
+
+#[test]
+fn one_absurd_report_does_not_teach_the_pool_its_speed() {
+    let mut world = World::new(policy());
+    let absurd = world.ask(&of("absurd"));
+    world.at(1.0).progress(absurd, 1);
+    world.at(2.0).complete(absurd, u64::MAX);
+    let request = world.ask(&of("other"));
+    world.at(3.0).progress(request, 3);
+    let before = world.total().settled;
+    world.at(4.0).end(request, Outcome::UpstreamFailed, Reported::Nothing);
+    assert_eq!(world.total().settled - before, vt(106));
 }

@@ -318,3 +318,21 @@ fn debtors_beyond_what_is_remembered_by_name_still_owe() {
     world.ask(&of("innocent"));
     assert!(world.v("innocent") < level + vt(1), "and a newcomer does not");
 }
+
+#[test]
+fn a_head_dearer_than_the_window_does_not_void_its_classs_share() {
+    let mut policy = policy();
+    policy.classes = vec![class("interactive", 0, 0.0), class("batch", 1, 0.25)];
+    let (mut world, _) = busy(policy);
+    let whale = world.ask(&super::world::Ask { class: 1, input: 2_000, ..of("whale") });
+    for _ in 0..60 {
+        world.ask(&super::world::Ask { class: 1, ..of("batch") });
+    }
+    for _ in 0..200 {
+        world.ask(&of("interactive"));
+    }
+    let served = world.serve(120);
+    assert!(world.ticket(whale).is_some(), "the whale is due once its class has accrued it");
+    let batch = count(&served, "batch");
+    assert!(batch >= 15, "and those behind it get the share, not {batch}");
+}

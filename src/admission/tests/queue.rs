@@ -194,10 +194,10 @@ fn too_large_is_never_told_to_come_back() {
     let mut policy = policy();
     policy.pools[0].max_request_tokens = Limit::AtMost(Tokens::new(500));
     let mut world = World::new(policy);
-    let huge = world.ask(&Ask { output: 401, ..of("a") });
+    let huge = world.ask(&Ask { input: 501, output: 0, ..of("a") });
     assert_eq!(world.refusal(huge).map(|refusal| refusal.retry), Some(Retry::Never));
-    let fits = world.ask(&Ask { output: 400, ..of("a") });
-    assert!(world.ticket(fits).is_some());
+    let predicted = world.ask(&Ask { input: 500, output: 9_000, ..of("a") });
+    assert!(world.ticket(predicted).is_some(), "a prediction alone is never too large for good");
 }
 
 #[test]

@@ -77,6 +77,7 @@ pub(super) struct Ask {
     pub(super) deadline: Option<f64>,
     pub(super) cap: Option<u64>,
     pub(super) streamed: bool,
+    pub(super) choices: u32,
 }
 
 /// A request of a tenant: 100 tokens in, 100 expected out.
@@ -91,6 +92,7 @@ pub(super) fn of(tenant: &'static str) -> Ask {
         deadline: None,
         cap: None,
         streamed: true,
+        choices: 1,
     }
 }
 
@@ -142,6 +144,7 @@ impl World {
             price,
             expected: Usage::plain(Tokens::new(ask.input), Tokens::new(ask.output)),
             output_cap: ask.cap.map(Tokens::new).into(),
+            choices: std::num::NonZeroU32::new(ask.choices).expect("not zero"),
             bytes: Bytes::new(1_000),
             deadline: ask.deadline.map(at),
             streamed: ask.streamed,

@@ -113,3 +113,13 @@ fn equal_histories_give_equal_predictions_and_its_error_is_reported() {
     assert_eq!((accuracy.overall.count, accuracy.models.len()), (500, 1));
     assert!(accuracy.overall.bias.abs() < 60.0 && accuracy.overall.mean_absolute_error > 100.0);
 }
+
+#[test]
+fn one_report_teaches_no_more_than_the_cap_or_a_million() {
+    let mut predictor = Predictor::new(EffortFactors::NEUTRAL);
+    let capped = PredictKey { cap: Limit::AtMost(Tokens::new(50)), ..key("a") };
+    predictor.learn(&capped, Tokens::new(50), Tokens::new(u64::MAX));
+    assert!(predictor.predict(&key("b")) <= Tokens::new(256), "others' answers are no longer for it");
+    predictor.learn(&key("a"), Tokens::new(50), Tokens::new(u64::MAX));
+    assert!(predictor.predict(&key("b")) < Tokens::new(1_000_000));
+}

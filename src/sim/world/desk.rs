@@ -4,13 +4,14 @@
 //! it; books every entry; and writes down what became of each request.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use crate::admission::{
     Effect, Ending, Engine, Event, Input, Options, Outcome as End, Reason, Refusal, Reported, Request, Retry, Slots,
     Subject, Ticket, Verdict,
 };
-use crate::costing::PredictKey;
+use crate::costing::{PredictKey, admissible};
 use crate::ledger::{Ledger, Memory, Movement};
 use crate::policy::model::{Charge, Policy, Selection};
 use crate::units::{Bytes, Instant, PoolIndex, RequestId, TicketId, Tokens, Usage, VirtualTokens};
@@ -155,7 +156,9 @@ impl<'a> Desk<'a> {
             self.end(index, Outcome::Refused);
             return;
         };
+        let most = self.policy.pools[selection.pool.index()].max_request_tokens;
         let predicted = self.guesser.predict(&key(demand, &selection), demand.produced());
+        let predicted = admissible(predicted, demand.input, most);
         let record = &mut self.records[index];
         record.class = Some(Arc::clone(&self.policy.classes[selection.class.index()].name));
         record.predicted = Some(predicted);
@@ -171,6 +174,7 @@ impl<'a> Desk<'a> {
             price: selection.price,
             expected: Usage::plain(demand.input, predicted),
             output_cap: demand.max_tokens,
+            choices: NonZeroU32::MIN,
             bytes: Bytes::ZERO,
             deadline: demand.deadline.map(|span| demand.arrival + span),
             streamed: true,

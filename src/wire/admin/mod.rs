@@ -13,6 +13,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
@@ -28,7 +29,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::observe::{Gauges, QueueGauge};
-use crate::shell::{Gate, Seen};
+use crate::shell::{Broken, Gate, Seen};
 use crate::units::{Span, TenantId};
 
 use super::guard;
@@ -131,21 +132,25 @@ async fn check_token(State(desk): State<Arc<Desk>>, request: Request, next: Next
     response
 }
 
-/// Answers with what `look` copies, or says that the core is broken.
-fn copied<T: Serialize>(desk: &Desk, look: impl FnOnce(&Seen<'_>) -> T) -> Response {
-    match desk.gate.look(|seen| look(&seen)) {
+/// Answers with rows, or says that the core is broken.
+fn shown<T: Serialize>(rows: Result<T, Broken>) -> Response {
+    match rows {
         Ok(rows) => Json(rows).into_response(),
         Err(broken) => fault(StatusCode::SERVICE_UNAVAILABLE, &broken.to_string()),
     }
 }
 
 async fn tenants(State(desk): State<Arc<Desk>>) -> Response {
-    copied(&desk, |seen| rows::tenants(desk.gate.policy(), seen, None))
+    shown(rows::tenants(&desk.gate, None))
 }
 
-async fn tenant(State(desk): State<Arc<Desk>>, Path(id): Path<String>) -> Response {
+async fn tenant(State(desk): State<Arc<Desk>>, path: Result<Path<String>, PathRejection>) -> Response {
+    let id = match path {
+        Ok(Path(id)) => id,
+        Err(rejection) => return fault(StatusCode::BAD_REQUEST, &rejection.body_text()),
+    };
     let id = TenantId::from(id.as_str());
-    match desk.gate.look(|seen| rows::tenants(desk.gate.policy(), &seen, Some(&id))) {
+    match rows::tenants(&desk.gate, Some(&id)) {
         Ok(rows) if rows.is_empty() => {
             fault(StatusCode::NOT_FOUND, &format!("tenant {id:?} has not been seen, or was idle and is forgotten"))
         }
@@ -155,15 +160,15 @@ async fn tenant(State(desk): State<Arc<Desk>>, Path(id): Path<String>) -> Respon
 }
 
 async fn pools(State(desk): State<Arc<Desk>>) -> Response {
-    copied(&desk, |seen| rows::pools(desk.gate.policy(), seen))
+    shown(rows::pools(&desk.gate))
 }
 
 async fn queues(State(desk): State<Arc<Desk>>) -> Response {
-    copied(&desk, |seen| rows::queues(desk.gate.policy(), seen))
+    shown(rows::queues(&desk.gate))
 }
 
 async fn requests(State(desk): State<Arc<Desk>>) -> Response {
-    copied(&desk, |seen| rows::requests(&desk.gate, seen))
+    shown(rows::requests(&desk.gate))
 }
 
 async fn metrics(State(desk): State<Arc<Desk>>) -> Response {

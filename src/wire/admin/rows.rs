@@ -1,17 +1,21 @@
 //! The rows of the admin API. Their fields are an interface: tools read them by name.
 //!
+//! Behind the gate's lock plain values are copied and nothing else, since every request waits for it; what is sorted,
+//! matched and put into words is so afterwards.
+//!
 //! Amounts of service are exact: written as decimals with up to six places, from integers, so that
 //! `reserved = settled + refunded + live` holds in what is shown as it does in the books.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use crate::admission::{RequestState, TenantView};
-use crate::ledger::{Account, Ledger};
+use crate::ledger::{Account, Balance};
+use crate::observe::Total;
 use crate::policy::Policy;
-use crate::shell::{Gate, Seen};
+use crate::shell::{Broken, Gate};
 use crate::units::{ClassIndex, Instant, PoolIndex, TenantId, VirtualTokens};
 
 /// A tenant in one class of one pool.
@@ -21,8 +25,9 @@ pub(super) struct TenantRow {
     tenant: String,
     class: String,
     weight: f64,
-    #[serde(serialize_with = "exact")]
-    virtual_tokens: VirtualTokens,
+    /// Nothing for a tenant that the core has forgotten.
+    #[serde(serialize_with = "exact_or_null")]
+    virtual_tokens: Option<VirtualTokens>,
     #[serde(serialize_with = "exact")]
     charged: VirtualTokens,
     #[serde(serialize_with = "exact")]
@@ -98,33 +103,51 @@ fn class_name(policy: &Policy, class: ClassIndex) -> String {
     policy.classes[class.index()].name.to_string()
 }
 
-/// Every tenant's rows, or one's: whoever has work, a counter, an account or a count.
-pub(super) fn tenants(policy: &Policy, seen: &Seen<'_>, only: Option<&TenantId>) -> Vec<TenantRow> {
-    let wanted = |account: &Account| only.is_none_or(|tenant| *tenant == account.tenant);
-    let views: std::collections::BTreeMap<Account, TenantView> = seen
-        .engine
-        .tenants()
-        .into_iter()
-        .map(|view| (Account { pool: view.pool, class: view.class, tenant: view.tenant.clone() }, view))
-        .filter(|(account, _)| wanted(account))
-        .collect();
-    let mut accounts: BTreeSet<&Account> = views.keys().collect();
-    accounts.extend(seen.ledger.accounts().map(|(account, _)| account).filter(|account| wanted(account)));
-    accounts.extend(seen.totals.accounts().filter(|account| wanted(account)));
-    accounts.into_iter().map(|account| tenant_row(policy, seen, account, views.get(account))).collect()
+/// What is copied of the tenants.
+struct Tenants {
+    views: BTreeMap<Account, TenantView>,
+    books: BTreeMap<Account, Balance>,
+    totals: BTreeMap<Account, (Total, f64)>,
 }
 
-/// A tenant that the core has forgotten, since it is idle and owes nothing, weighs what the policy says and is shown
-/// with what it was charged for its weight.
-fn tenant_row(policy: &Policy, seen: &Seen<'_>, account: &Account, view: Option<&TenantView>) -> TenantRow {
-    let (total, balance) = (seen.totals.total(account), seen.ledger.balance(account));
-    let weight = view.map_or_else(|| policy.tenant(&account.tenant).weight, |view| view.weight);
+/// Every tenant's rows, or one's: whoever has work, a counter, an account or a count.
+pub(super) fn tenants(gate: &Gate, only: Option<&TenantId>) -> Result<Vec<TenantRow>, Broken> {
+    let wanted = |account: &Account| only.is_none_or(|tenant| *tenant == account.tenant);
+    let (views, books, totals) = gate.look(|seen| {
+        let books: Vec<_> = seen
+            .ledger
+            .accounts()
+            .filter(|(account, _)| wanted(account))
+            .map(|(account, balance)| (account.clone(), balance))
+            .collect();
+        let total = |account: &Account| (seen.totals.total(account), seen.totals.share_60s(account, seen.now));
+        let totals: Vec<_> = seen
+            .totals
+            .accounts()
+            .filter(|account| wanted(account))
+            .map(|account| (account.clone(), total(account)))
+            .collect();
+        (seen.engine.tenants(), books, totals)
+    })?;
+    let account = |view: &TenantView| Account { pool: view.pool, class: view.class, tenant: view.tenant.clone() };
+    let views = views.into_iter().map(|view| (account(&view), view)).filter(|(account, _)| wanted(account)).collect();
+    let copy = Tenants { views, books: books.into_iter().collect(), totals: totals.into_iter().collect() };
+    let accounts: BTreeSet<&Account> = copy.views.keys().chain(copy.books.keys()).chain(copy.totals.keys()).collect();
+    Ok(accounts.into_iter().map(|account| tenant_row(gate.policy(), &copy, account)).collect())
+}
+
+/// A tenant that the core has forgotten, since it is idle and owes nothing, weighs what the policy says and has no
+/// counter.
+fn tenant_row(policy: &Policy, copy: &Tenants, account: &Account) -> TenantRow {
+    let view = copy.views.get(account);
+    let balance = copy.books.get(account).copied().unwrap_or_default();
+    let (total, share_60s) = copy.totals.get(account).copied().unwrap_or_default();
     TenantRow {
         pool: pool_name(policy, account.pool),
         tenant: account.tenant.to_string(),
         class: class_name(policy, account.class),
-        weight: weight.as_f64(),
-        virtual_tokens: view.map_or_else(|| total.charged.over(weight), |view| view.virtual_tokens),
+        weight: view.map_or_else(|| policy.tenant(&account.tenant).weight, |view| view.weight).as_f64(),
+        virtual_tokens: view.map(|view| view.virtual_tokens),
         charged: total.charged,
         reserved: balance.reserved,
         settled: balance.settled,
@@ -136,11 +159,13 @@ fn tenant_row(policy: &Policy, seen: &Seen<'_>, account: &Account, view: Option<
         in_flight_tokens: view.map_or(0, |view| view.in_flight_tokens.get()),
         admitted_total: total.admitted,
         refused_total: total.refused,
-        share_60s: seen.totals.share_60s(account, seen.now),
+        share_60s,
     }
 }
 
-pub(super) fn queues(policy: &Policy, seen: &Seen<'_>) -> Vec<QueueRow> {
+pub(super) fn queues(gate: &Gate) -> Result<Vec<QueueRow>, Broken> {
+    let policy = gate.policy();
+    let (now, queues) = gate.look(|seen| (seen.now, seen.engine.queues()))?;
     let row = |queue: crate::admission::QueueView| QueueRow {
         pool: pool_name(policy, queue.pool),
         class: class_name(policy, queue.class),
@@ -148,16 +173,17 @@ pub(super) fn queues(policy: &Policy, seen: &Seen<'_>) -> Vec<QueueRow> {
         queued_tokens: queue.tokens.get(),
         queued_bytes: queue.bytes.get(),
         eligible_tenants: queue.eligible_tenants,
-        oldest_wait_s: queue.oldest_arrival.map(|since| seen.now.since(since).as_secs_f64()),
+        oldest_wait_s: queue.oldest_arrival.map(|since| now.since(since).as_secs_f64()),
         drain_rate: queue.drain_rate,
         min_share: f64::from(queue.min_share.millionths()) / 1e6,
         owed: queue.owed,
     };
-    seen.engine.queues().into_iter().map(row).collect()
+    Ok(queues.into_iter().map(row).collect())
 }
 
-pub(super) fn pools(policy: &Policy, seen: &Seen<'_>) -> Vec<PoolRow> {
-    let queues = seen.engine.queues();
+pub(super) fn pools(gate: &Gate) -> Result<Vec<PoolRow>, Broken> {
+    let policy = gate.policy();
+    let (queues, pools) = gate.look(|seen| (seen.engine.queues(), seen.engine.pools()))?;
     let row = |pool: crate::admission::PoolView| {
         let window = policy.pools[pool.pool.index()].window;
         let queued = queues.iter().filter(|queue| queue.pool == pool.pool);
@@ -172,11 +198,12 @@ pub(super) fn pools(policy: &Policy, seen: &Seen<'_>) -> Vec<PoolRow> {
             peak_in_flight: pool.peak_in_flight,
         }
     };
-    seen.engine.pools().into_iter().map(row).collect()
+    Ok(pools.into_iter().map(row).collect())
 }
 
-pub(super) fn requests(gate: &Gate, seen: &Seen<'_>) -> Vec<RequestRow> {
+pub(super) fn requests(gate: &Gate) -> Result<Vec<RequestRow>, Broken> {
     let policy = gate.policy();
+    let (now, requests) = gate.look(|seen| (seen.now, seen.engine.requests()))?;
     let row = |view: crate::admission::RequestView| {
         let (state, dispatched, output) = match view.state {
             RequestState::Queued => ("queued", None, 0),
@@ -190,15 +217,15 @@ pub(super) fn requests(gate: &Gate, seen: &Seen<'_>) -> Vec<RequestRow> {
             tenant: view.subject.tenant.to_string(),
             session: view.subject.session.as_ref().map(ToString::to_string),
             state,
-            age_s: secs(seen.now),
-            waited_s: secs(dispatched.unwrap_or(seen.now)),
-            deadline_in_s: view.deadline.map(|deadline| deadline.since(seen.now).as_secs_f64()),
+            age_s: secs(now),
+            waited_s: secs(dispatched.unwrap_or(now)),
+            deadline_in_s: view.deadline.map(|deadline| deadline.since(now).as_secs_f64()),
             input_tokens: view.expected.input().get(),
             predicted_output: view.expected.output().get(),
             output_tokens: output,
         }
     };
-    seen.engine.requests().into_iter().map(row).collect()
+    Ok(requests.into_iter().map(row).collect())
 }
 
 /// An amount as an exact decimal.

@@ -14,8 +14,8 @@ use super::json::{Unreadable, given, kind, malformed, read, span, string, whole}
 /// The longest model name that is looked at.
 const MAX_MODEL_NAME: usize = 256;
 
-/// The most answers that may be asked for at once; the largest bound any known engine has by default (vLLM).
-const MAX_CHOICES: u32 = 16_384;
+/// The most answers that may be asked for at once, as OpenAI's API has it.
+const MAX_CHOICES: u32 = 128;
 
 /// The most prompts or inputs in one request.
 const MAX_BATCH: usize = 65_536;

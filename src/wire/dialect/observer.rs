@@ -14,7 +14,7 @@ use crate::costing::{Encoding, OutputCounter};
 use crate::units::{Tokens, Usage};
 
 use super::body::{AnswerForm, Echo};
-use super::reply::Fragment;
+use super::reply::{Fragment, is_believable};
 use super::sse::{Piece, Splitter};
 use super::{Dialect, anthropic, openai};
 
@@ -98,10 +98,22 @@ impl Observer {
         self.tally.usage.filter(|_| !self.tally.outdated)
     }
 
+    /// The usage the upstream reported last, whether or not more output followed.
+    #[must_use]
+    pub fn told(&self) -> Option<Usage> {
+        self.tally.usage
+    }
+
     /// The input the upstream reported, whether or not it came to reporting the output.
     #[must_use]
     pub fn input(&self) -> Option<Usage> {
         self.tally.input()
+    }
+
+    /// Whether the upstream reported a usage that cannot be, which was not taken note of.
+    #[must_use]
+    pub fn disbelieved(&self) -> bool {
+        self.tally.disbelieved
     }
 
     /// How far the stream has come.
@@ -154,6 +166,8 @@ pub(super) struct Tally {
     usage: Option<Usage>,
     /// Whether output followed the usage reported last.
     outdated: bool,
+    /// Whether a usage was reported that cannot be.
+    disbelieved: bool,
     /// The output so far as the upstream tells it, where it does.
     told: Option<Tokens>,
     end: StreamEnd,
@@ -171,6 +185,7 @@ impl Tally {
             input: None,
             usage: None,
             outdated: false,
+            disbelieved: false,
             told: None,
             end: StreamEnd::Open,
         }
@@ -207,7 +222,9 @@ impl Tally {
 
     /// Takes note of the input, where it is told ahead of the output.
     pub(super) fn learn_input(&mut self, input: Option<Usage>) {
-        self.input = input.or(self.input);
+        let believed = input.filter(is_believable);
+        self.disbelieved |= believed != input;
+        self.input = believed.or(self.input);
     }
 
     /// The input as it was told.
@@ -215,8 +232,13 @@ impl Tally {
         self.usage.or(self.input).map(|usage| usage.input_only())
     }
 
-    /// Takes note of a reported usage. A later one replaces it: reports are cumulative.
+    /// Takes note of a reported usage. A later one replaces it: reports are cumulative. One that cannot be is as good
+    /// as none.
     pub(super) fn report(&mut self, usage: Usage) {
+        if !is_believable(&usage) {
+            self.disbelieved = true;
+            return;
+        }
         self.usage = Some(usage);
         self.outdated = false;
     }

@@ -23,7 +23,7 @@ use super::super::dialect::{AnswerForm, Dialect, Parsed, Unreadable};
 use super::super::identity::identify;
 use super::super::server::Body;
 use super::coding::Coding;
-use super::observed::{self, Watch};
+use super::observed::{self, Framing, Watch};
 use super::{Proxy, UpstreamError, headers, patience};
 
 /// Bodies up to this size are read where they are; larger ones on a thread that may take its time.
@@ -86,6 +86,7 @@ impl Proxy {
         form: AnswerForm,
     ) -> Response<Body> {
         let (mut head, body) = response.into_parts();
+        let framing = Framing::of(&head);
         headers::clean_answer(&mut head.headers);
         answer::mark_admitted(&mut head.headers, decision, permit.waited());
         let watch = watch_for(head.status, &head.headers, encoding, form);
@@ -93,7 +94,10 @@ impl Proxy {
             // What is hidden makes it shorter than the upstream said.
             head.headers.remove(CONTENT_LENGTH);
         }
-        Response::from_parts(head, observed::metered(body, watch, permit, self.settings.idle_most).boxed_unsync())
+        Response::from_parts(
+            head,
+            observed::metered(body, framing, watch, permit, self.settings.idle_most).boxed_unsync(),
+        )
     }
 }
 

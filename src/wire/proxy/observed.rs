@@ -8,16 +8,22 @@
 //! | the client leaves behind the final event | closed after final | the same |
 //! | the client leaves before it | client aborted | what was counted |
 //! | the upstream breaks, ends a stream early, or reports an error in it | upstream failed | what was counted |
-//! | the upstream says nothing for too long | timed out | what was counted |
+//! | the upstream says nothing for too long before its final event | timed out | what was counted |
 //! | the answer was an error (4xx, 5xx) | upstream failed | nothing, unless usage is reported |
 //!
-//! A broken upstream breaks the client's connection too: a part must not be taken for the whole.
+//! A broken upstream breaks the client's connection too: a part must not be taken for the whole. So does a stream whose
+//! only end is that its connection closes, unless its final event came before: whether it was whole nobody else can
+//! tell. After the final event nothing is missing any more; what the upstream does to its connection then, or leaves
+//! undone for longer than [`LINGER`], ends the client's answer in good order.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
+use http::Version;
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep};
@@ -32,6 +38,9 @@ use super::super::server::BodyError;
 
 /// How much of a whole answer is kept to read its usage.
 const WHOLE_MOST: usize = 4 * 1024 * 1024;
+
+/// How long after its final event a stream may go on.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// The core is told of progress in steps of so many tokens.
 const PROGRESS_STEP: u64 = 8;
@@ -116,6 +125,11 @@ impl Watch {
         matches!(self, Self::Stream(observer) if observer.end() == StreamEnd::Final)
     }
 
+    /// Whether it is a stream that is not at its end.
+    fn is_open(&self) -> bool {
+        matches!(self, Self::Stream(observer) if observer.end() == StreamEnd::Open)
+    }
+
     /// What is known of the usage.
     fn usage(&mut self, permit: &Permit) -> Reported {
         match self {
@@ -123,10 +137,18 @@ impl Watch {
             Self::Whole(copy) => match copy.reply() {
                 Reply::Reported(usage) => Reported::Final(usage),
                 Reply::Counted { visible, reasoning } => permit.counted(visible, reasoning),
+                Reply::Disbelieved(counted) => {
+                    permit.disbelieved();
+                    counted.map_or(Reported::Nothing, |(visible, reasoning)| permit.counted(visible, reasoning))
+                }
                 Reply::Unreadable => Reported::Nothing,
             },
             Self::Failed(copy) => match copy.reply() {
                 Reply::Reported(usage) => Reported::Final(usage),
+                Reply::Disbelieved(_) => {
+                    permit.disbelieved();
+                    Reported::Nothing
+                }
                 Reply::Counted { .. } | Reply::Unreadable => Reported::Nothing,
             },
             Self::Unreadable => Reported::Nothing,
@@ -143,15 +165,23 @@ impl Watch {
     }
 }
 
-/// What a stream reported; else what was counted of it, with the input as reported, else as expected.
+/// What a stream reported, where it came to its end. Else the more of what it reported on the way and what was counted
+/// of it, with the input as reported, else as expected: what an upstream says in passing is no final word, and whoever
+/// leaves early is not to pay less for it.
 fn reported(observer: &mut Observer, permit: &Permit) -> Reported {
-    if let Some(usage) = observer.usage() {
+    if observer.disbelieved() {
+        permit.disbelieved();
+    }
+    if observer.end() != StreamEnd::Open
+        && let Some(usage) = observer.usage()
+    {
         return Reported::Final(usage);
     }
     let (visible, reasoning) = observer.counted();
-    match observer.input() {
-        Some(input) => Reported::Counted(Usage { visible_output: visible, reasoning_output: reasoning, ..input }),
-        None => permit.counted(visible, reasoning),
+    match (observer.told(), observer.input()) {
+        (Some(told), _) if told.output() >= visible + reasoning => Reported::Counted(told),
+        (_, Some(input)) => Reported::Counted(Usage { visible_output: visible, reasoning_output: reasoning, ..input }),
+        (_, None) => permit.counted(visible, reasoning),
     }
 }
 
@@ -211,9 +241,31 @@ impl Drop for Meter {
     }
 }
 
+/// What ends an upstream's body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Framing {
+    /// Its length, or a last chunk or frame: an early end is told from a good one.
+    Framed,
+    /// The end of the connection, which may also be an accident.
+    UntilClose,
+}
+
+impl Framing {
+    /// Of an answer, by its head as it came (RFC 9112, section 6.3).
+    pub(super) fn of(head: &http::response::Parts) -> Self {
+        let says = |name| head.headers.contains_key(name);
+        if head.version <= Version::HTTP_11 && !says(CONTENT_LENGTH) && !says(TRANSFER_ENCODING) {
+            Self::UntilClose
+        } else {
+            Self::Framed
+        }
+    }
+}
+
 /// The body of an answer, watched.
 pub(super) struct Observed {
     upstream: Incoming,
+    framing: Framing,
     meter: Meter,
     idle_most: Span,
     idle: Pin<Box<Sleep>>,
@@ -221,25 +273,38 @@ pub(super) struct Observed {
 }
 
 /// An answer that is metered.
-pub(super) fn metered(upstream: Incoming, watch: Watch, permit: Permit, idle_most: Span) -> Observed {
-    Observed::new(upstream, Meter::new(watch, Some(permit)), idle_most)
+pub(super) fn metered(upstream: Incoming, framing: Framing, watch: Watch, permit: Permit, idle_most: Span) -> Observed {
+    Observed::new(upstream, framing, Meter::new(watch, Some(permit)), idle_most)
 }
 
 /// An answer that only passes.
 pub(super) fn unmetered(upstream: Incoming, idle_most: Span) -> Observed {
-    Observed::new(upstream, Meter::new(Watch::Unreadable, None), idle_most)
+    Observed::new(upstream, Framing::Framed, Meter::new(Watch::Unreadable, None), idle_most)
 }
 
 impl Observed {
-    fn new(upstream: Incoming, meter: Meter, idle_most: Span) -> Self {
+    fn new(upstream: Incoming, framing: Framing, meter: Meter, idle_most: Span) -> Self {
         let idle = Box::pin(sleep(idle_most.to_std()));
-        Self { upstream, meter, idle_most, idle, ended: false }
+        Self { upstream, framing, meter, idle_most, idle, ended: false }
     }
 
     /// The upstream's body ended by itself. Returns what was held back of it.
     fn end(&mut self) -> Bytes {
         self.ended = true;
         self.meter.end().0
+    }
+
+    /// Nothing more comes of the upstream's body.
+    fn end_in_good_order(&mut self) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let rest = self.end();
+        Poll::Ready((!rest.is_empty()).then(|| Ok(Frame::data(rest))))
+    }
+
+    /// Waits anew for the upstream to say something.
+    fn wait_on(&mut self) {
+        let idle_most = self.idle_most.to_std();
+        let most = if self.meter.is_final() { idle_most.min(LINGER) } else { idle_most };
+        self.idle.as_mut().reset(Instant::now() + most);
     }
 
     /// Ends with an error, which breaks the client's connection.
@@ -270,15 +335,18 @@ impl Body for Observed {
             let polled = Pin::new(&mut this.upstream).poll_frame(context);
             if polled.is_pending() {
                 ready!(this.idle.as_mut().poll(context));
+                if this.meter.is_final() {
+                    return this.end_in_good_order();
+                }
                 let what = format!("the upstream said nothing for {}", this.idle_most);
                 return this.break_off(Outcome::TimedOut, what.into());
             }
             match ready!(polled) {
                 Some(Ok(frame)) => {
-                    this.idle.as_mut().reset(Instant::now() + this.idle_most.to_std());
                     // Trailers concern one connection only.
                     let Ok(data) = frame.into_data() else { continue };
                     let mut shown = this.meter.pass(data);
+                    this.wait_on();
                     // hyper stops asking once it has as many bytes as the headers promised.
                     if this.upstream.is_end_stream() {
                         let rest = this.end();
@@ -288,10 +356,15 @@ impl Body for Observed {
                         return Poll::Ready(Some(Ok(Frame::data(shown))));
                     }
                 }
+                Some(Err(_)) if this.meter.is_final() => return this.end_in_good_order(),
                 Some(Err(error)) => return this.break_off(Outcome::UpstreamFailed, error.into()),
                 None => {
-                    let rest = this.end();
-                    return Poll::Ready((!rest.is_empty()).then(|| Ok(Frame::data(rest))));
+                    let ending = this.end_in_good_order();
+                    if this.framing == Framing::UntilClose && this.meter.watch.is_open() {
+                        let what = "the upstream closed its connection before the final event";
+                        return Poll::Ready(Some(Err(what.into())));
+                    }
+                    return ending;
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! How long a client waits, as its headers tell.
 //!
-//! `x-tallygate-deadline-ms` is meant for us and must be right. `x-envoy-expected-rq-timeout-ms` and
+//! `x-tallygate-deadline-ms` is meant for us and must be right, and there once; a number too large for us is as long as
+//! we can count. `x-envoy-expected-rq-timeout-ms` and
 //! `x-stainless-read-timeout` are others' words; what cannot be read in them says nothing.
 
 use http::HeaderMap;
@@ -17,17 +18,20 @@ const STAINLESS: &str = "x-stainless-read-timeout";
 /// Reads the headers.
 ///
 /// # Errors
-/// When our own header is not a whole number of milliseconds.
+/// When our own header is not a whole number of milliseconds, or comes more than once.
 pub(in crate::wire) fn read(headers: &HeaderMap) -> Result<Patience, Refused> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let millis = |text: &str| text.parse().ok().map(Span::from_millis);
-    let dispatch =
-        match headers.get(OURS) {
-            None => None,
-            Some(_) => Some(text(OURS).and_then(millis).ok_or_else(|| {
-                Refused::Malformed(format!("the header {OURS} must be a whole number of milliseconds"))
-            })?),
-        };
+    let malformed = |what: &str| Refused::Malformed(format!("the header {OURS} {what}"));
+    let dispatch = match headers.get_all(OURS).iter().count() {
+        0 => None,
+        1 => Some(
+            text(OURS)
+                .and_then(saturating_millis)
+                .ok_or_else(|| malformed("must be a whole number of milliseconds"))?,
+        ),
+        count => return Err(malformed(&format!("must come once, not {count} times"))),
+    };
     let envoy = text(ENVOY).and_then(millis);
     let stainless = text(STAINLESS)
         .and_then(|text| text.parse().ok())
@@ -36,11 +40,17 @@ pub(in crate::wire) fn read(headers: &HeaderMap) -> Result<Patience, Refused> {
     Ok(Patience { dispatch, answer: envoy.into_iter().chain(stainless).min() })
 }
 
+/// So many milliseconds; as many as there can be where the digits say more.
+fn saturating_millis(digits: &str) -> Option<Span> {
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| Span::from_millis(digits.parse().unwrap_or(u64::MAX)))
+}
+
 #[cfg(test)]
 mod tests {
     use http::{HeaderMap, HeaderName, HeaderValue};
 
-    use super::read;
+    use super::{Refused, read};
     use crate::shell::Patience;
     use crate::units::Span;
 
@@ -60,11 +70,26 @@ mod tests {
     }
 
     #[test]
+    fn our_header_comes_once_and_a_huge_number_is_as_long_as_can_be() {
+        for huge in ["18446744073709551615", "99999999999999999999999999"] {
+            let found = patience(&[("x-tallygate-deadline-ms", huge)]);
+            let dispatch = Some(Span::from_millis(u64::MAX));
+            assert_eq!(found, Some(Patience { dispatch, answer: None }), "{huge}");
+        }
+        let mut headers = HeaderMap::new();
+        for value in ["1500", "1500"] {
+            headers.append("x-tallygate-deadline-ms", HeaderValue::from_static(value));
+        }
+        let message = "the header x-tallygate-deadline-ms must come once, not 2 times";
+        assert_eq!(read(&headers), Err(Refused::Malformed(message.into())));
+    }
+
+    #[test]
     fn others_words_may_be_unreadable_ours_must_not() {
         for odd in ["NaN", "-1", "0", "None", "inf", ""] {
             assert_eq!(patience(&[("x-stainless-read-timeout", odd)]), Some(Patience::default()), "{odd}");
         }
-        for odd in ["-1", "1.5", "soon", ""] {
+        for odd in ["-1", "+1", "1.5", "soon", ""] {
             assert_eq!(patience(&[("x-tallygate-deadline-ms", odd)]), None, "{odd}");
         }
     }

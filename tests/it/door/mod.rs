@@ -29,6 +29,7 @@ pub(crate) struct Setup {
     pub(crate) door: Door,
     pub(crate) files: Vec<(&'static str, String)>,
     pub(crate) demo: bool,
+    pub(crate) notice: Span,
 }
 
 impl Default for Setup {
@@ -41,7 +42,7 @@ impl Setup {
     /// With this policy.
     pub(crate) fn policy(text: &str) -> Self {
         let policy = format!("version: 1\n{text}\n");
-        Self { policy, door: Door::default(), files: Vec::new(), demo: false }
+        Self { policy, door: Door::default(), files: Vec::new(), demo: false, notice: Span::ZERO }
     }
 
     /// Starts it in front of an upstream.
@@ -65,6 +66,7 @@ impl Setup {
             admin: anywhere,
             demo: self.demo,
             grace: Span::from_secs(20),
+            notice: self.notice,
             door: self.door,
             admin_token: None,
         };

@@ -54,6 +54,18 @@ async fn an_answer_in_one_piece_is_settled_for_its_usage_or_counted() {
 }
 
 #[tokio::test]
+async fn a_usage_that_cannot_be_is_treated_as_missing_and_alarmed() {
+    let (gateway, mut upstream) = usual().await;
+    let (mut client, mut exchange) = streaming(&gateway, &mut upstream).await;
+    exchange.chunk(&format!("{}{DONE}", USAGE.replace(":6,", ":10000001,"))).await;
+    exchange.end().await;
+    assert!(client.answer().await.whole);
+    assert_eq!(gateway.ended().await, (cost(INPUT, 3), once("completed")), "as it was counted");
+    let text = gateway.gate().metrics().render(&tallygate::observe::Gauges::default()).expect("metrics render");
+    assert!(text.contains("tallygate_disbelieved_usage_total{pool=\"chat\"} 1"), "{text}");
+}
+
+#[tokio::test]
 async fn a_client_that_leaves_the_queue_costs_nothing_and_is_gone_at_once() {
     let (gateway, mut upstream) = usual().await;
     let (mut first, mut exchange) = streaming(&gateway, &mut upstream).await;
@@ -92,6 +104,24 @@ async fn a_client_that_leaves_in_the_middle_pays_for_what_was_produced() {
 }
 
 #[tokio::test]
+async fn a_usage_told_in_passing_makes_leaving_no_cheaper() {
+    for (told, output) in [(1, 3), (5, 5)] {
+        let (gateway, mut upstream) = usual().await;
+        let (mut client, mut exchange) = streaming(&gateway, &mut upstream).await;
+        let usage = json!({"prompt_tokens": INPUT, "completion_tokens": told});
+        let running = json!({"choices": [{"index": 0, "delta": {"content": ""}}], "usage": usage});
+        exchange.chunk(&format!("data: {running}\n\n")).await;
+        client.read_until("\"content\":\"\"").await;
+        drop(client);
+        exchange.closed().await;
+        assert_eq!(gateway.ended().await, (cost(INPUT, output), once("client_aborted")), "told of {told}");
+        let text = gateway.gate().metrics().render(&tallygate::observe::Gauges::default()).expect("metrics render");
+        let estimated = "tallygate_estimated_usage_total{outcome=\"client_aborted\",pool=\"chat\"} 1";
+        assert!(text.contains(estimated), "no report was final: {text}");
+    }
+}
+
+#[tokio::test]
 async fn the_final_event_frees_the_slot_however_long_the_upstream_lingers() {
     let (gateway, mut upstream) = usual().await;
     let (mut client, mut exchange) = streaming(&gateway, &mut upstream).await;
@@ -101,6 +131,42 @@ async fn the_final_event_frees_the_slot_however_long_the_upstream_lingers() {
     drop(client);
     exchange.closed().await;
     assert_eq!(gateway.ended().await, (cost(11, 6), once("completed")), "settled once");
+}
+
+#[tokio::test]
+async fn after_the_final_event_a_lingering_or_breaking_upstream_is_a_good_end() {
+    for lingers in [true, false] {
+        let mut upstream = Upstream::start().await;
+        let door = Door { idle_most: Span::from_millis(300), ..Door::default() };
+        let gateway = Setup { door, ..Setup::default() }.start(&upstream.url()).await;
+        let (mut client, mut exchange) = streaming(&gateway, &mut upstream).await;
+        exchange.chunk(&format!("{USAGE}{DONE}")).await;
+        client.read_until("[DONE]").await;
+        let lingering = lingers.then_some(exchange);
+        let answer = client.answer().await;
+        assert_eq!((answer.whole, answer.body), (true, format!("{}{DONE}", shown("one two three"))), "{lingers}");
+        assert_eq!(gateway.ended().await, (cost(11, 6), once("completed")));
+        if let Some(exchange) = lingering {
+            exchange.closed().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_only_its_connection_ends_is_whole_with_its_final_event_alone() {
+    for (last, whole, ending) in [(DONE, true, "completed"), ("", false, "upstream_failed")] {
+        let (gateway, mut upstream) = usual().await;
+        let mut client = gateway.client().await;
+        client.chat("", &chat(true)).await;
+        let mut exchange = upstream.next().await;
+        exchange.send("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n").await;
+        exchange.send(&format!("{}{last}", delta("one two three"))).await;
+        client.read_until("one two three").await;
+        drop(exchange);
+        let answer = client.answer().await;
+        assert_eq!((answer.whole, answer.body), (whole, format!("{}{last}", shown("one two three"))));
+        assert_eq!(gateway.ended().await, (cost(INPUT, 3), once(ending)));
+    }
 }
 
 #[tokio::test]

@@ -18,11 +18,11 @@ pub(in crate::wire::dialect) fn read(body: &[u8], encoding: Encoding) -> Reply {
     }
     let Ok(answer) = serde_json::from_slice::<Answer>(body) else { return Reply::Unreadable };
     let input = answer.usage.as_ref().and_then(|usage| read_input(usage, None));
-    if let Some(usage) = input.and_then(|input| read_output(answer.usage.as_ref()?, input)) {
-        return Reply::Reported(usage);
-    }
-    let Some(content) = answer.content else { return Reply::Unreadable };
-    Reply::count(content.iter().filter_map(fragment), encoding)
+    let usage = input.and_then(|input| read_output(answer.usage.as_ref()?, input));
+    Reply::reported_or(usage, || match &answer.content {
+        Some(content) => Reply::count(content.iter().filter_map(fragment), encoding),
+        None => Reply::Unreadable,
+    })
 }
 
 /// The three input buckets, which are disjoint already. What is not said again is as it was said before; before

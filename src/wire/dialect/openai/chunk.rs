@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 
 use super::super::json::{given, present, span};
 use super::super::observer::{Show, StreamEnd, Tally};
+use super::super::reply::is_believable;
 use super::reply::fragments;
 use super::usage::read_usage;
 
@@ -53,7 +54,7 @@ pub(in super::super) fn observe(data: &str, tally: &mut Tally) -> Show {
         tally.report(usage);
         if choices.is_empty() {
             tally.end_as(StreamEnd::Final);
-        } else {
+        } else if is_believable(&usage) {
             tally.tell(usage.output());
         }
     }

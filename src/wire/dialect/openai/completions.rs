@@ -171,7 +171,7 @@ mod tests {
             ("prompt", json!({}), "prompt must be a string or an array, not an object"),
             ("prompt", json!([]), "prompt must have 1 to 65536 entries, not 0"),
             ("prompt", json!(["a", true]), "prompt[1] must be a string or an array of tokens, not a boolean"),
-            ("best_of", json!(0), "best_of must be between 1 and 16384, not 0"),
+            ("best_of", json!(0), "best_of must be between 1 and 128, not 0"),
             ("echo", json!(1), "echo must be a boolean, not a number"),
             ("suffix", json!(1), "suffix must be a string, not a number"),
         ] {

@@ -52,11 +52,11 @@ pub(in crate::wire::dialect) fn read(body: &[u8]) -> Reply {
     }
     let Ok(answer) = serde_json::from_slice::<Answer>(body) else { return Reply::Unreadable };
     let usage = answer.usage.unwrap_or_default();
-    match usage["prompt_tokens"].as_u64().or_else(|| usage["total_tokens"].as_u64()) {
-        Some(input) => Reply::Reported(Usage::plain(Tokens::new(input), Tokens::ZERO)),
-        None if answer.data.is_some() => Reply::Counted { visible: Tokens::ZERO, reasoning: Tokens::ZERO },
+    let input = usage["prompt_tokens"].as_u64().or_else(|| usage["total_tokens"].as_u64());
+    Reply::reported_or(input.map(|input| Usage::plain(Tokens::new(input), Tokens::ZERO)), || match answer.data {
+        Some(_) => Reply::Counted { visible: Tokens::ZERO, reasoning: Tokens::ZERO },
         None => Reply::Unreadable,
-    }
+    })
 }
 
 #[cfg(test)]

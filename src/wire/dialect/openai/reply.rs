@@ -23,17 +23,16 @@ pub(in super::super) fn read(body: &[u8], encoding: Encoding, echo: Option<&Echo
         text: Option<Value>,
     }
     let Ok(form) = serde_json::from_slice::<Form>(body) else { return Reply::Unreadable };
-    if let Some(usage) = form.usage.as_ref().and_then(read_usage) {
-        return Reply::Reported(usage);
-    }
-    let Some(choices) = form.choices else { return Reply::Unreadable };
-    let chats = choices.iter().filter_map(|choice| choice.message.as_ref()).flat_map(fragments);
-    let texts = choices.iter().filter_map(|choice| {
-        let text = choice.text.as_ref()?.as_str()?;
-        let echoed = echo.map_or(0, |echo| echo.length(choice.index.unwrap_or(0)));
-        Some(Fragment::Visible(&text[text.floor_char_boundary(echoed)..]))
-    });
-    Reply::count(chats.chain(texts), encoding)
+    Reply::reported_or(form.usage.as_ref().and_then(read_usage), || {
+        let Some(choices) = &form.choices else { return Reply::Unreadable };
+        let chats = choices.iter().filter_map(|choice| choice.message.as_ref()).flat_map(fragments);
+        let texts = choices.iter().filter_map(|choice| {
+            let text = choice.text.as_ref()?.as_str()?;
+            let echoed = echo.map_or(0, |echo| echo.length(choice.index.unwrap_or(0)));
+            Some(Fragment::Visible(&text[text.floor_char_boundary(echoed)..]))
+        });
+        Reply::count(chats.chain(texts), encoding)
+    })
 }
 
 /// The texts in a message or in a stream's delta, which have the same shape.

@@ -16,11 +16,10 @@ pub(in crate::wire::dialect) fn read(body: &[u8], encoding: Encoding) -> Reply {
         output: Option<Vec<Value>>,
     }
     let Ok(answer) = serde_json::from_slice::<Answer>(body) else { return Reply::Unreadable };
-    if let Some(usage) = answer.usage.as_ref().and_then(read_usage) {
-        return Reply::Reported(usage);
-    }
-    let Some(output) = answer.output else { return Reply::Unreadable };
-    Reply::count(output.iter().flat_map(fragments), encoding)
+    Reply::reported_or(answer.usage.as_ref().and_then(read_usage), || match &answer.output {
+        Some(output) => Reply::count(output.iter().flat_map(fragments), encoding),
+        None => Reply::Unreadable,
+    })
 }
 
 /// `cached_tokens` and `cache_write_tokens` lie inside `input_tokens`, `reasoning_tokens` inside `output_tokens`.

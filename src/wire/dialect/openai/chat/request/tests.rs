@@ -127,8 +127,8 @@ fn a_malformed_body_is_told_what_and_where() {
             with("max_completion_tokens", json!("9")).to_string(),
             "max_completion_tokens must be a whole number, not \"9\"",
         ),
-        (with("n", json!(0)).to_string(), "n must be between 1 and 16384, not 0"),
-        (with("n", json!(99_999)).to_string(), "n must be between 1 and 16384, not 99999"),
+        (with("n", json!(0)).to_string(), "n must be between 1 and 128, not 0"),
+        (with("n", json!(129)).to_string(), "n must be between 1 and 128, not 129"),
         (with("stream", json!("yes")).to_string(), "stream must be a boolean, not a string"),
         (with("stream_options", json!(1)).to_string(), "stream_options must be an object, not a number"),
         (
