@@ -22,7 +22,7 @@ use crate::shell::{self, Gate};
 use crate::sim::EngineSpec;
 use crate::units::Span;
 use crate::wire::admin::{Admin, Token};
-use crate::wire::ext_proc::{self, ExtProc};
+use crate::wire::ext_proc::{self, ExtProc, GoingDown};
 use crate::wire::proxy::{Proxy, Upstream};
 use crate::wire::server;
 
@@ -55,7 +55,8 @@ pub struct App {
     demo: Option<Demo>,
     grace: Span,
     notice: Span,
-    stop_doors: CancellationToken,
+    stop_proxy: CancellationToken,
+    grpc_going_down: GoingDown,
     stop_admin: CancellationToken,
     proxy_server: JoinHandle<()>,
     grpc_server: JoinHandle<()>,
@@ -95,9 +96,10 @@ impl App {
         let door = Proxy::new(gate.clone(), upstream, settings.door, proxy.ip());
         warming.await.context("loading the tokenizer")?;
 
-        let (stop_doors, stop_admin) = (CancellationToken::new(), CancellationToken::new());
-        let proxy_server = server::serve(proxy_listener, stop_doors.clone(), move |request| door.handle(request));
-        let grpc_server = ext_proc::serve(grpc_listener, stop_doors.clone(), asked_by_envoy);
+        let grpc_going_down = GoingDown::default();
+        let (stop_proxy, stop_admin) = (CancellationToken::new(), CancellationToken::new());
+        let proxy_server = server::serve(proxy_listener, stop_proxy.clone(), move |request| door.handle(request));
+        let grpc_server = ext_proc::serve(grpc_listener, grpc_going_down.clone(), asked_by_envoy);
         let admin_server = server::serve(admin_listener, stop_admin.clone(), move |request| admin_api.handle(request));
         Ok(Self {
             gate,
@@ -108,7 +110,8 @@ impl App {
             demo,
             grace: settings.grace,
             notice: settings.notice,
-            stop_doors,
+            stop_proxy,
+            grpc_going_down,
             stop_admin,
             proxy_server: tokio::spawn(proxy_server),
             grpc_server: tokio::spawn(grpc_server),
@@ -146,10 +149,11 @@ impl App {
         &self.gate
     }
 
-    /// Stops. At once `/readyz` says so and newcomers are refused in words; what is queued and what runs is served
+    /// Stops. At once `/readyz` and the gRPC health say so and newcomers are refused in words; what is queued and what runs is served
     /// within the grace. The doors listen on until that is done, and at least for the notice, so that whoever sends
     /// requests here learns of it before a connection is refused. Then they close, and what is left is cut off.
     pub async fn stop(mut self) {
+        self.grpc_going_down.announced.cancel();
         let (gate, notice) = (&self.gate, self.notice);
         let noticed = async {
             gate.clock().sleep(notice).await;
@@ -158,7 +162,8 @@ impl App {
         if let Err(broken) = tokio::try_join!(shell::drain(gate, self.grace), noticed) {
             tracing::error!(%broken, "stopping at once");
         }
-        self.stop_doors.cancel();
+        self.stop_proxy.cancel();
+        self.grpc_going_down.stopped.cancel();
         let patience = self.gate.clock().sleep(LAST_WORDS);
         tokio::select! {
             // How the servers ended no longer matters.

@@ -33,7 +33,8 @@ impl Gateway {
         let (proxy, admin) = (free_address()?, free_address()?);
         let child = Command::new(program)
             .arg("serve")
-            .args(["--proxy", &proxy.to_string(), "--admin", &admin.to_string(), "--upstream", upstream, "--policy"])
+            .args(["--proxy", &proxy.to_string(), "--grpc", "127.0.0.1:0", "--admin", &admin.to_string()])
+            .args(["--upstream", upstream, "--policy"])
             .arg(policy)
             .stdin(Stdio::null())
             .stdout(file.try_clone()?)

@@ -89,6 +89,7 @@ impl Permit {
     }
 
     /// Ends the request, and tells what it came to; nothing where the core is broken.
+    #[allow(clippy::must_use_candidate, reason = "the settlement is the point, not what it came to")]
     pub fn settle(mut self, ending: Ending) -> Option<VirtualTokens> {
         self.end(ending)
     }

@@ -40,8 +40,12 @@ pub(super) fn before_dispatch(status: StatusCode) -> Option<Refused> {
 pub(super) fn in_place_of_upstream(details: &str) -> Option<Refused> {
     const UNREACHABLE: [&str; 4] =
         ["upstream_reset_before_response_started", "no_healthy_upstream", "cluster_not_found", "no_cluster"];
-    const TIMED_OUT: [&str; 3] =
-        ["upstream_response_timeout", "upstream_per_try_timeout", "upstream_max_stream_duration_reached"];
+    const TIMED_OUT: [&str; 4] = [
+        "response_timeout",
+        "upstream_per_try_timeout",
+        "upstream_per_try_idle_timeout",
+        "upstream_max_stream_duration_reached",
+    ];
     if TIMED_OUT.iter().any(|known| details.starts_with(known)) {
         let words = format!("the upstream did not answer in the time Envoy gives it ({details})");
         return Some(Refused::UpstreamTimedOut(words));
@@ -81,7 +85,7 @@ mod tests {
         let code = |details: &str| in_place_of_upstream(details).map(|refused| refused.code());
         let reset = "upstream_reset_before_response_started{connection_failure}";
         assert_eq!(code(reset), Some("upstream_unreachable"));
-        assert_eq!(code("upstream_response_timeout"), Some("upstream_timed_out"));
+        assert_eq!(code("response_timeout"), Some("upstream_timed_out"));
         assert_eq!(code("ext_authz_denied"), None);
     }
 }

@@ -1,10 +1,9 @@
-//! The way in: which requests are metered, how they go on, and how one is decided.
+//! The way in: how a request goes on, and how it is decided.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::Method;
-use http::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, UPGRADE};
+use http::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use tokio::sync::Semaphore;
 
 use crate::costing::Encoding;
@@ -14,9 +13,10 @@ use crate::units::{self, DecisionId, Instant};
 use super::super::answer::Refused;
 use super::super::dialect::{AnswerForm, Dialect};
 use super::super::identity::Identified;
+use super::super::proxy::body::decode;
+use super::super::proxy::coding::Coding;
 use super::super::proxy::headers::OURS;
 use super::super::proxy::metered::{Reading, read_body};
-use super::super::proxy::shorten;
 use super::message::{Content, Edit, Head};
 
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -41,6 +41,8 @@ pub(super) struct Intake {
     pub(super) decision: DecisionId,
     pub(super) arrived: Instant,
     pub(super) dialect: Dialect,
+    pub(super) coding: Coding,
+    pub(super) body_most: units::Bytes,
     pub(super) identified: Identified,
     pub(super) patience: Patience,
 }
@@ -67,17 +69,21 @@ impl Undecided {
     /// # Errors
     /// When it is refused, and why.
     pub(super) async fn decide(self, gate: Gate, ingress: Ingress) -> Result<Admitted, Refused> {
-        let Self { intake: Intake { decision, arrived, dialect, identified, patience }, body } = self;
-        let pieces = u32::try_from((body.len() as u64).div_ceil(Ingress::PIECE)).unwrap_or(u32::MAX);
+        let Self { intake, body: came } = self;
+        let Intake { decision, arrived, dialect, coding, body_most, identified, patience } = intake;
+        // How large a compressed body is nobody knows before it is decoded.
+        let size = if coding == Coding::Identity { came.len() as u64 } else { body_most.get() };
+        let pieces = u32::try_from(size.div_ceil(Ingress::PIECE)).unwrap_or(u32::MAX);
         // The body is here already, so there is nothing to wait with.
         let _memory = ingress.0.try_acquire_many(pieces).map_err(|_| Refused::NoMemory)?;
+        let body = decode(came.clone(), coding, body_most).await?;
         let caller = identified.caller;
         let reading = read_body(gate.policy(), dialect, &caller, body.clone()).await?;
         let Reading { parsed, selection, encoding, input } = reading;
         let forward = parsed.forward(&body, selection.model.as_str());
         // A body that goes on as it came waits in Envoy, and not here too.
-        let onward = if forward == body { Content::Kept } else { Content::Replaced(forward) };
-        drop(body);
+        let onward = Content::changed(&came, forward);
+        drop((came, body));
         let form = parsed.answer;
         let ask = Ask { decision, arrived, call: parsed.call, input, caller, selection, patience };
         match gate.admit(ask).await {
@@ -86,29 +92,6 @@ impl Undecided {
             Err(Denied::Broken) => Err(Refused::Internal),
         }
     }
-}
-
-/// The dialect a request is metered in; nothing where it passes unmetered.
-///
-/// # Errors
-/// When it does neither.
-pub(super) fn metered_in(head: &Head, has_body: bool) -> Result<Option<Dialect>, Refused> {
-    let Head { method, path, headers, .. } = head;
-    if *method == Method::CONNECT || headers.contains_key(UPGRADE) {
-        let what = "WebSocket and other upgraded connections are not supported; use POST with \"stream\": true";
-        return Err(Refused::Unsupported(what.into()));
-    }
-    if let Some(dialect) = Dialect::of(method, path) {
-        return if has_body { Ok(Some(dialect)) } else { Err(Refused::Malformed("the body is missing".into())) };
-    }
-    if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) && !has_body {
-        return Ok(None);
-    }
-    Err(Refused::Unsupported(format!(
-        "{method} {} is not metered by this build and does not pass; POST {} is, and requests without a body pass",
-        shorten(path),
-        Dialect::OpenAiChat.path()
-    )))
 }
 
 /// What changes about a request's headers on their way to the upstream: what is meant for us stays here, a key of

@@ -19,22 +19,24 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::HeaderMap;
+use http::header::{CONTENT_ENCODING, HeaderMap};
 use tonic::Status;
 
 use crate::admission::{Ending, Outcome, Reported};
+use crate::policy::model::Caller;
 use crate::settings::Door;
 use crate::shell::Gate;
 use crate::units::{DecisionId, Instant, Span};
 
 use super::super::answer::{self, Refused};
-use super::super::dialect::{Dialect, Voice};
+use super::super::dialect::Voice;
 use super::super::identity::identify_vouched;
-use super::super::proxy::metered::{refuse_encoded, watch_for};
+use super::super::proxy::coding::Coding;
+use super::super::proxy::metered::watch_for;
 use super::super::proxy::observed::Meter;
 use super::super::proxy::{self, headers::OURS, patience};
 use super::envoy::{before_dispatch, in_place_of_upstream, unsupported_modes};
-use super::intake::{Admitted, Intake, Undecided, metered_in, onward};
+use super::intake::{Admitted, Intake, Undecided, onward};
 use super::message::{
     self, Asked, Content, Edit, Head, HttpBody, HttpHeaders, ProcessingRequest, ProcessingResponse, Told, Vouched,
 };
@@ -66,7 +68,9 @@ enum Stage {
     Sent(Box<Admitted>),
     /// Its answer is passing.
     Answering(Box<Meter>),
-    /// It passes unmetered.
+    /// It costs nothing; its body may follow.
+    Free(Box<Caller>),
+    /// It passes, or is refused; nothing is left to do about it.
     Passing,
 }
 
@@ -100,7 +104,7 @@ impl Life {
             // The core decides how long a request waits.
             Stage::Deciding => None,
             Stage::Sent(_) => Some(self.settings.begin_within),
-            Stage::Answering(_) | Stage::Passing => Some(self.settings.idle_most),
+            Stage::Answering(_) | Stage::Free(_) | Stage::Passing => Some(self.settings.idle_most),
         }
     }
 
@@ -134,19 +138,29 @@ impl Life {
         }
         let has_body = !headers.end_of_stream;
         let head = Head::read(headers)?;
-        let dialect = metered_in(&head, has_body)?;
-        self.voice = dialect.map_or(Voice::OpenAi, Dialect::voice);
-        let rules = &self.gate.policy().identity;
-        let identified = identify_vouched(rules, self.trusted, &head.headers, vouched).map_err(proxy::refused)?;
+        self.voice = Voice::of(&head.path, &head.headers);
+        let policy = self.gate.policy();
+        let dialect = proxy::metered_in(policy, &head.method, &head.path, &head.headers, !has_body)?;
+        if dialect.is_some() && !has_body {
+            return Err(Refused::Malformed("the body is missing".into()));
+        }
+        let identified =
+            identify_vouched(&policy.identity, self.trusted, &head.headers, vouched).map_err(proxy::refused)?;
         identified.caller.tenant.as_str().clone_into(&mut self.tenant);
-        let edit = onward(&head, identified.by_key);
+        let mut edit = onward(&head, identified.by_key);
         if let Some(dialect) = dialect {
             let patience = patience::read(&head.headers)?;
-            refuse_encoded(&head.headers)?;
+            let coding = Coding::of(&head.headers)?;
+            if coding != Coding::Identity {
+                // It is decoded here and goes on plain.
+                edit.remove.push(CONTENT_ENCODING.as_str().to_owned());
+            }
             let (decision, arrived) = (self.decision, self.gate.clock().now());
-            self.stage = Stage::Body(Box::new(Intake { decision, arrived, dialect, identified, patience }));
+            let body_most = self.settings.body_most;
+            let intake = Intake { decision, arrived, dialect, coding, body_most, identified, patience };
+            self.stage = Stage::Body(Box::new(intake));
         } else {
-            self.stage = Stage::Passing;
+            self.stage = Stage::Free(Box::new(identified.caller));
         }
         Ok(Step::Answer(message::request_headers(edit)))
     }
@@ -161,9 +175,15 @@ impl Life {
                 }
                 Step::Decide(Box::new(Undecided { intake: *intake, body: body.body.into() }))
             }
-            Stage::Passing => {
+            Stage::Free(caller) => {
                 self.stage = Stage::Passing;
-                Step::Answer(message::request_body(Content::Kept, Told::default()))
+                let came = Bytes::from(body.body);
+                match proxy::renamed(self.gate.policy(), &caller, &came) {
+                    Ok((_envoy_routes, onward)) => {
+                        Step::Answer(message::request_body(Content::changed(&came, onward), self.told()))
+                    }
+                    Err(refused) => self.refuse(&refused),
+                }
             }
             _ => Step::Fail(Status::invalid_argument("a request body came out of turn; it must come in one piece")),
         }
@@ -194,7 +214,7 @@ impl Life {
                 let edit = Edit { set: HeaderMap::new(), remove };
                 Ok(Step::Answer(message::response_headers(edit, Told::default())))
             }
-            Stage::Passing => {
+            Stage::Free(_) | Stage::Passing => {
                 let mut set = HeaderMap::new();
                 answer::mark_admitted(&mut set, self.decision, Span::ZERO);
                 Ok(Step::Answer(message::response_headers(Edit { set, remove }, self.told())))
@@ -262,8 +282,7 @@ impl Life {
             None
         };
         let told = if charge.is_some() { told.charge(charge) } else { Told::default() };
-        let content = if shown == came { Content::Kept } else { Content::Replaced(shown) };
-        Step::Answer(message::response_body(content, told))
+        Step::Answer(message::response_body(Content::changed(&came, shown), told))
     }
 
     fn response_trailers(&mut self) -> Step {
@@ -281,7 +300,7 @@ impl Life {
         match self.stage {
             // Ending well here would let the request through.
             Stage::Deciding => Step::Fail(Status::cancelled("the request was not decided")),
-            Stage::Fresh | Stage::Body(_) | Stage::Sent(_) | Stage::Answering(_) | Stage::Passing => Step::Over,
+            _ => Step::Over,
         }
     }
 
@@ -294,7 +313,7 @@ impl Life {
             Stage::Answering(mut meter) => {
                 meter.settle(Outcome::TimedOut);
             }
-            Stage::Fresh | Stage::Body(_) | Stage::Deciding | Stage::Passing => {}
+            _ => {}
         }
         Step::Fail(Status::deadline_exceeded("nothing happened for too long"))
     }
@@ -321,3 +340,6 @@ fn misconfigured(problem: &str) -> Step {
     tracing::error!(problem, "Envoy's ext_proc filter is not set up as this gateway needs it; see docs/envoy.md");
     Step::Fail(Status::failed_precondition(problem))
 }
+
+#[cfg(test)]
+mod tests;

@@ -183,6 +183,11 @@ pub(super) enum Content {
 }
 
 impl Content {
+    /// What becomes of a body that came so and goes on so.
+    pub(super) fn changed(came: &Bytes, onward: Bytes) -> Self {
+        if *came == onward { Self::Kept } else { Self::Replaced(onward) }
+    }
+
     fn into_mutation(self) -> Option<pb::BodyMutation> {
         let mutation = match self {
             Self::Kept => return None,

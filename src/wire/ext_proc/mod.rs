@@ -36,7 +36,7 @@ use life::{Life, Step};
 use message::{ProcessingRequest, ProcessingResponse};
 
 pub use message::NAMESPACE;
-pub use server::serve;
+pub use server::{GoingDown, serve};
 
 /// The service Envoy asks.
 #[derive(Clone, Debug)]
@@ -69,13 +69,13 @@ impl ExternalProcessor for ExtProc {
 
     async fn process(&self, request: Request<Streaming<ProcessingRequest>>) -> Result<Response<Answers>, Status> {
         let life = Life::new(self.gate.clone(), self.settings.clone(), self.trusted);
-        let talk = Talk {
+        let talk = Box::new(Talk {
             life,
             questions: request.into_inner(),
             deciding: None,
             gate: self.gate.clone(),
             ingress: self.ingress.clone(),
-        };
+        });
         Ok(Response::new(Answers { next: Some(Box::pin(talk.next())) }))
     }
 }
@@ -94,7 +94,7 @@ struct Talk {
 /// What comes next in a conversation.
 enum Next {
     /// An answer, and the conversation goes on.
-    Answer(Box<ProcessingResponse>, Talk),
+    Answer(Box<ProcessingResponse>, Box<Talk>),
     /// The last answer.
     LastAnswer(Box<ProcessingResponse>),
     /// It ended well.
@@ -105,7 +105,7 @@ enum Next {
 
 impl Talk {
     /// Moves on until there is something to say.
-    async fn next(mut self) -> Next {
+    async fn next(mut self: Box<Self>) -> Next {
         loop {
             let step = match &mut self.deciding {
                 Some(deciding) => tokio::select! {

@@ -24,9 +24,17 @@ const CONNECTION_WINDOW: u32 = 64 * 1024 * 1024;
 /// How often a silent connection is asked for a sign of life, and how long it may take to give one.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(10));
 
-/// Serves until stopped: first says so to whoever asks for its health, then finishes what is under way. Dropping the
-/// future cuts it off.
-pub async fn serve(listener: TcpListener, stop: CancellationToken, ext_proc: ExtProc) {
+/// When a server goes down.
+#[derive(Clone, Debug, Default)]
+pub struct GoingDown {
+    /// From now on it says that it is not serving; whoever asks all the same gets an answer.
+    pub announced: CancellationToken,
+    /// From now on it takes nothing new, and finishes what is under way.
+    pub stopped: CancellationToken,
+}
+
+/// Serves until it goes down. Dropping the future cuts it off.
+pub async fn serve(listener: TcpListener, going_down: GoingDown, ext_proc: ExtProc) {
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<ExternalProcessorServer<ExtProc>>().await;
     let message_most = ext_proc.message_most();
@@ -34,9 +42,10 @@ pub async fn serve(listener: TcpListener, stop: CancellationToken, ext_proc: Ext
         .max_decoding_message_size(message_most)
         .max_encoding_message_size(message_most);
     let stopping = async move {
-        stop.cancelled().await;
+        going_down.announced.cancelled().await;
         health.set_not_serving::<ExternalProcessorServer<ExtProc>>().await;
         health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
+        going_down.stopped.cancelled().await;
     };
     let served = Server::builder()
         .max_concurrent_streams(MOST_STREAMS)

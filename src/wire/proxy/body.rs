@@ -71,7 +71,7 @@ impl Bodies {
         let memory = self.reserve(size.min(most.get())).await?;
         let reading = collect(Pin::new(&mut body), bound);
         match tokio::time::timeout(self.within.to_std(), reading).await {
-            Ok(Ok(Some(bytes))) => Ok(Held { bytes: decode(bytes, coding, bound, most).await?, _memory: memory }),
+            Ok(Ok(Some(bytes))) => Ok(Held { bytes: decode(bytes, coding, most).await?, _memory: memory }),
             Ok(Ok(None)) => self.too_large(body).await,
             Ok(Err(error)) => Err(Refused::Malformed(format!("the body broke off: {error}"))),
             Err(_elapsed) => Err(Refused::Malformed(format!("the body did not arrive within {}", self.within))),
@@ -96,10 +96,11 @@ impl Bodies {
 }
 
 /// The plain body, decoded where that does not keep others waiting.
-async fn decode(bytes: Bytes, coding: Coding, bound: usize, most: units::Bytes) -> Result<Bytes, Refused> {
+pub(in crate::wire) async fn decode(bytes: Bytes, coding: Coding, most: units::Bytes) -> Result<Bytes, Refused> {
     if coding == Coding::Identity {
         return Ok(bytes);
     }
+    let bound = usize::try_from(most.get()).unwrap_or(usize::MAX);
     let decoding = tokio::task::spawn_blocking(move || coding.decode(bytes, bound));
     match decoding.await.map_err(|_panicked| Refused::Internal)? {
         Decoded::Plain(bytes) => Ok(bytes),

@@ -14,7 +14,7 @@ use super::super::answer::Refused;
 
 /// How a body is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Coding {
+pub(in crate::wire) enum Coding {
     /// Not at all.
     Identity,
     /// gzip.
@@ -25,7 +25,7 @@ pub(super) enum Coding {
 
 /// What became of decoding.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Decoded {
+pub(in crate::wire) enum Decoded {
     /// The plain body.
     Plain(Bytes),
     /// It is larger than the bound.
@@ -39,7 +39,7 @@ impl Coding {
     ///
     /// # Errors
     /// When it names a coding, or several, that are not decoded here.
-    pub(super) fn of(headers: &HeaderMap) -> Result<Self, Refused> {
+    pub(in crate::wire) fn of(headers: &HeaderMap) -> Result<Self, Refused> {
         let mut values = headers.get_all(CONTENT_ENCODING).iter();
         let (Some(value), None) = (values.next(), values.next()) else {
             return if headers.contains_key(CONTENT_ENCODING) { Err(unsupported()) } else { Ok(Self::Identity) };
@@ -53,7 +53,7 @@ impl Coding {
     }
 
     /// Decodes a body. The time is proportional to the bound at most.
-    pub(super) fn decode(self, body: Bytes, bound: usize) -> Decoded {
+    pub(in crate::wire) fn decode(self, body: Bytes, bound: usize) -> Decoded {
         match self {
             Self::Identity => Decoded::Plain(body),
             Self::Gzip => decode(MultiGzDecoder::new(&*body), bound),

@@ -147,12 +147,3 @@ fn read(policy: &Policy, dialect: Dialect, caller: &Caller, bytes: &Bytes) -> Re
     let input = count_prompt(encoding, &parsed.call.prompt);
     Ok(Reading { parsed, selection, encoding, input })
 }
-
-pub(in crate::wire) fn refuse_encoded(headers: &HeaderMap) -> Result<(), Refused> {
-    match headers.get(CONTENT_ENCODING) {
-        Some(encoding) if !encoding.as_bytes().eq_ignore_ascii_case(b"identity") => Err(Refused::Unsupported(
-            "compressed bodies are not read by this build; send it without Content-Encoding".into(),
-        )),
-        _ => Ok(()),
-    }
-}

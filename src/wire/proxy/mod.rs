@@ -10,8 +10,8 @@
 //! permit, which settles, and the upstream's connection, which cancels. A handler that panics answers 500, and what
 //! it had not sent on stays unsent.
 
-mod body;
-mod coding;
+pub(super) mod body;
+pub(super) mod coding;
 pub(super) mod headers;
 pub(super) mod metered;
 pub(super) mod observed;
@@ -27,13 +27,14 @@ use http_body::Body as _;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 
-use crate::policy::model::{Listener, Unmetered};
+use crate::policy::Policy;
+use crate::policy::model::{Caller, Listener, Unmetered};
 use crate::settings::Door;
 use crate::shell::Gate;
 use crate::units::{DecisionId, PoolIndex, Span};
 
 use super::answer::Refused;
-use super::dialect::{Named, Voice};
+use super::dialect::{Dialect, Named, Voice};
 use super::guard;
 use super::identity::{IdentityError, identify, trusts};
 use super::paths::{self, Route};
@@ -77,21 +78,10 @@ impl Proxy {
 
     async fn route(&self, decision: DecisionId, request: Request<Incoming>) -> Result<Response<Body>, Refused> {
         let (method, path) = (request.method(), request.uri().path());
-        if method == Method::CONNECT || request.headers().contains_key(http::header::UPGRADE) {
-            let what = "WebSocket and other upgraded connections are not supported; use POST with \"stream\": true";
-            return Err(Refused::Unsupported(what.into()));
-        }
-        match paths::route(method, path, request.body().is_end_stream()) {
-            Route::Metered(dialect) => self.metered(decision, dialect, request).await,
-            Route::Free => self.unmetered(decision, request).await,
-            Route::Unsupported(what) => Err(Refused::Unsupported(format!("{method} {}: {what}", shorten(path)))),
-            Route::Unknown => match self.gate.policy().unmetered {
-                Unmetered::Pass => self.unmetered(decision, request).await,
-                Unmetered::Refuse => Err(Refused::Unsupported(format!(
-                    "{method} {} is not metered and the policy lets nothing unmetered pass (unmetered: refuse)",
-                    shorten(path)
-                ))),
-            },
+        let empty = request.body().is_end_stream();
+        match metered_in(self.gate.policy(), method, path, request.headers(), empty)? {
+            Some(dialect) => self.metered(decision, dialect, request).await,
+            None => self.unmetered(decision, request).await,
         }
     }
 
@@ -101,18 +91,7 @@ impl Proxy {
         let identified = identify(&self.gate.policy().identity, self.trusted, request.headers()).map_err(refused)?;
         let (head, incoming) = request.into_parts();
         let held = self.bodies.read(incoming, &head.headers).await?;
-        let (pool, body) = match Named::read(&held.bytes) {
-            None => (PoolIndex::new(0), held.bytes.clone()),
-            Some(named) => {
-                let caller = &identified.caller;
-                let selection = self
-                    .gate
-                    .policy()
-                    .select(&caller.tenant, caller.wished_class.as_deref(), &named.model)
-                    .ok_or_else(|| Refused::ModelNotFound(named.model.clone()))?;
-                (selection.pool, named.forward(&held.bytes, selection.model.as_str()))
-            }
-        };
+        let (pool, body) = renamed(self.gate.policy(), &identified.caller, &held.bytes)?;
         let onward = self.onward(pool, &head, identified.by_key, body);
         let response = self.upstream.send(onward, self.settings.begin_within).await.map_err(UpstreamError::refused)?;
         let (mut head, body) = response.into_parts();
@@ -145,6 +124,47 @@ impl Proxy {
     }
 }
 
+/// The dialect a request is metered in; nothing where it passes unmetered.
+///
+/// # Errors
+/// When it does neither, or what it wants does not exist here.
+pub(super) fn metered_in(
+    policy: &Policy,
+    method: &Method,
+    path: &str,
+    headers: &HeaderMap,
+    body_is_empty: bool,
+) -> Result<Option<Dialect>, Refused> {
+    if method == Method::CONNECT || headers.contains_key(http::header::UPGRADE) {
+        let what = "WebSocket and other upgraded connections are not supported; use POST with \"stream\": true";
+        return Err(Refused::Unsupported(what.into()));
+    }
+    match paths::route(method, path, body_is_empty) {
+        Route::Metered(dialect) => Ok(Some(dialect)),
+        Route::Free => Ok(None),
+        Route::Unsupported(what) => Err(Refused::Unsupported(format!("{method} {}: {what}", shorten(path)))),
+        Route::Unknown => match policy.unmetered {
+            Unmetered::Pass => Ok(None),
+            Unmetered::Refuse => Err(Refused::Unsupported(format!(
+                "{method} {} is not metered and the policy lets nothing unmetered pass (unmetered: refuse)",
+                shorten(path)
+            ))),
+        },
+    }
+}
+
+/// An unmetered body as the upstream is to see it, and the pool that serves the model it names, else the first.
+///
+/// # Errors
+/// When it names a model that no pool serves.
+pub(super) fn renamed(policy: &Policy, caller: &Caller, body: &Bytes) -> Result<(PoolIndex, Bytes), Refused> {
+    let Some(named) = Named::read(body) else { return Ok((PoolIndex::new(0), body.clone())) };
+    let selection = policy
+        .select(&caller.tenant, caller.wished_class.as_deref(), &named.model)
+        .ok_or_else(|| Refused::ModelNotFound(named.model.clone()))?;
+    Ok((selection.pool, named.forward(body, selection.model.as_str())))
+}
+
 /// What a failed identification is answered with.
 pub(super) fn refused(error: IdentityError) -> Refused {
     match error {
@@ -156,7 +176,7 @@ pub(super) fn refused(error: IdentityError) -> Refused {
 }
 
 /// At most a line of what the client wrote, for a message.
-pub(super) fn shorten(text: &str) -> &str {
+fn shorten(text: &str) -> &str {
     const SHOWN: usize = 100;
     &text[..text.floor_char_boundary(SHOWN)]
 }

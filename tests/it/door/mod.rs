@@ -13,7 +13,7 @@ use tallygate::settings::{Door, LedgerKind, Settings};
 use tallygate::shell::{Gate, Seen};
 use tallygate::units::{Span, VirtualTokens};
 
-pub(crate) use client::{Answer, Client};
+pub(crate) use client::Client;
 pub(crate) use front::Front;
 pub(crate) use upstream::{Exchange, Upstream};
 

@@ -12,29 +12,29 @@ use tallygate::units::VirtualTokens;
 use crate::door::{Client, Exchange, Gateway, Upstream};
 
 /// Input tokens of [`chat`]: one of text, four of markup, three for the reply.
-const INPUT: u64 = 8;
+pub(crate) const INPUT: u64 = 8;
 
-fn chat(stream: bool) -> Value {
+pub(crate) fn chat(stream: bool) -> Value {
     json!({"model": "m", "stream": stream, "max_tokens": 40, "messages": [{"role": "user", "content": "hello"}]})
 }
 
 /// What so much input and output costs by the default weights.
-fn cost(input: u64, output: u64) -> VirtualTokens {
+pub(crate) fn cost(input: u64, output: u64) -> VirtualTokens {
     VirtualTokens::whole(input + 2 * output)
 }
 
-fn delta(text: &str) -> String {
+pub(crate) fn delta(text: &str) -> String {
     let chunk = json!({"choices": [{"index": 0, "delta": {"content": text}}], "usage": null});
     format!("data: {chunk}\n\n")
 }
 
-fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     delta(text).replace(",\"usage\":null", "")
 }
 
-const USAGE: &str =
+pub(crate) const USAGE: &str =
     "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":11,\"completion_tokens\":6,\"total_tokens\":17}}\n\n";
-const DONE: &str = "data: [DONE]\n\n";
+pub(crate) const DONE: &str = "data: [DONE]\n\n";
 
 /// A client whose streamed request has reached the upstream and got three tokens.
 async fn streaming(gateway: &Gateway, upstream: &mut Upstream) -> (Client, Exchange) {
