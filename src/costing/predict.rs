@@ -226,8 +226,8 @@ impl Predictor {
             return;
         }
         #[expect(clippy::cast_precision_loss, reason = "a mean needs no 53rd bit")]
-        let [actual_f64, most] = [actual, key.cap.cap().unwrap_or(MOST_LEARNT)].map(|tokens| tokens.get() as f64);
-        let one = (actual_f64 / f64::from(key.choices.get())).min(most);
+        let [whole, most] = [actual, key.cap.cap().unwrap_or(MOST_LEARNT)].map(|tokens| tokens.get() as f64);
+        let one = (whole / f64::from(key.choices.get())).min(most);
         self.global.add(one, MOST_OBSERVATIONS_GLOBAL);
         self.models.entry(key.model.clone(), |(mean, tally)| {
             mean.add(one, MOST_OBSERVATIONS);

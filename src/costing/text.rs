@@ -56,7 +56,9 @@ impl Text {
         self.stir(piece);
         let group = match self.group.take() {
             None => Group { piece: piece.to_owned(), of: 1 },
-            Some(Group { of, .. }) if self.chance % (of + 1) == 0 => Group { piece: piece.to_owned(), of: of + 1 },
+            Some(Group { of, .. }) if self.chance.is_multiple_of(of + 1) => {
+                Group { piece: piece.to_owned(), of: of + 1 }
+            }
             Some(group) => Group { of: group.of + 1, ..group },
         };
         if group.of < 1 << self.level {

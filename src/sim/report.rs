@@ -279,7 +279,30 @@ fn table<const N: usize>(lines: &[[String; N]]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{shortened, table};
+    use std::sync::Arc;
+
+    use super::{Place, Report, Setup, shortened, table};
+    use crate::policy;
+    use crate::sim::{Demand, EngineSpec, Guess, Keep};
+    use crate::units::{Instant, TenantId, Tokens};
+
+    #[test]
+    fn the_page_names_why_requests_were_aborted() {
+        let policy = policy::parse("p", "version: 1\n", |_: &str| panic!("no keys")).expect("valid");
+        let setup = Setup {
+            policy: Arc::new(policy),
+            engine: EngineSpec::default(),
+            place: Place::Gateway,
+            guess: Guess::default(),
+            seed: 1,
+            keep: Keep::Records,
+        };
+        let larger_than_memory = Tokens::new(900_000);
+        let demand = Demand::plain(Instant::EPOCH, TenantId::from("a"), larger_than_memory, Tokens::new(1));
+        let run = setup.run(&[demand], |_| {});
+        let page = Report::new(&setup, &run).text();
+        assert!(page.contains("1 aborted") && page.contains("reasons      1 engine_rejected"), "{page}");
+    }
 
     #[test]
     fn columns_line_up_whatever_is_in_them() {

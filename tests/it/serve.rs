@@ -146,7 +146,6 @@ fn what_cannot_be_done_is_told_and_fails() {
             "TALLYGATE_ADMIN_TOKEN",
         ),
         (&["serve", "--idle-timeout", "soon"], "invalid value 'soon'"),
-        (&["serve", "--grpc", "127.0.0.1:0"], "unexpected argument '--grpc'"),
         (&["admin", "tenants", "--url", "http://127.0.0.1:9"], "is `tallygate serve` running?"),
         (&["admin", "tenants", "--url", "https://127.0.0.1:9"], "must look like http://"),
         (&["admin", "everything"], "invalid value 'everything'"),

@@ -1,6 +1,6 @@
 //! Who goes next.
 
-use super::world::{World, at, class, of, policy, vt, weight};
+use super::world::{Ask, World, at, class, of, policy, vt, weight};
 use crate::admission::{Input, Slots};
 use crate::policy::model::{Algorithm, Charge, Fanout, TenantRule, Window};
 use crate::units::{ClassIndex, Limit, PoolIndex, RequestId, Tokens};
@@ -317,6 +317,31 @@ fn debtors_beyond_what_is_remembered_by_name_still_owe() {
     }
     world.ask(&of("innocent"));
     assert!(world.v("innocent") < level + vt(1), "and a newcomer does not");
+}
+
+#[test]
+fn a_dispatch_in_one_pool_that_blocks_the_head_of_another_lets_the_next_there_go() {
+    let mut policy = policy();
+    policy.pools[0].window = Window { tokens: Limit::AtMost(Tokens::new(1_000)), requests: Limit::Unlimited };
+    let second = policy.pools[0].clone();
+    policy.pools.push(crate::policy::model::Pool {
+        window: Window { tokens: Limit::Unlimited, requests: Limit::AtMost(1) },
+        ..second
+    });
+    policy.fanout = Fanout { per_tenant: Limit::AtMost(1), per_session: Limit::Unlimited };
+    let (here, there) = (PoolIndex::new(0), PoolIndex::new(1));
+    let mut world = World::new(policy);
+    let sized = |tenant, input| Ask { input, ..of(tenant) };
+    world.ask_in(here, &sized("running", 500));
+    let occupant = world.ask_in(there, &of("occupant"));
+    let large = world.ask_in(here, &sized("wide", 600));
+    let small = world.ask_in(here, &sized("narrow", 50));
+    let elsewhere = world.ask_in(there, &of("wide"));
+    assert!(world.waits(large) && world.waits(small) && world.waits(elsewhere), "the large one heads its pool");
+    world.complete(occupant, 100);
+    assert!(world.ticket(elsewhere).is_some(), "the slot in the second pool goes to the wide tenant");
+    assert!(world.waits(large), "which is now at its own cap");
+    assert!(world.ticket(small).is_some(), "so that nothing holds the small one up");
 }
 
 #[test]

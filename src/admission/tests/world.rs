@@ -127,12 +127,16 @@ impl World {
     }
 
     pub(super) fn ask(&mut self, ask: &Ask) -> RequestId {
+        self.ask_in(PoolIndex::new(0), ask)
+    }
+
+    pub(super) fn ask_in(&mut self, pool: PoolIndex, ask: &Ask) -> RequestId {
         let id = RequestId::new(self.requests);
         self.requests += 1;
         let w = token_weights();
         let price = Price::new(TokenWeight::ONE, [w.input, w.cached_input, w.cache_write, w.output, w.reasoning]);
         let subject = Subject {
-            pool: PoolIndex::new(0),
+            pool,
             class: ClassIndex::new(ask.class),
             tenant: TenantId::from(ask.tenant),
             session: ask.session.map(SessionId::from),

@@ -8,6 +8,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
+use http::header::EXPECT;
 use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -19,8 +21,8 @@ use crate::units::{self, Span};
 use super::super::answer::Refused;
 use super::coding::{Coding, Decoded};
 
-/// How many times the bound is read and thrown away before an answer, so that a client that sends without listening
-/// gets to see it.
+/// How many times the bound is read and thrown away of a body that is too large, so that a client that sends without
+/// listening gets to see the answer.
 const DISCARDED: usize = 2;
 
 /// Memory is given out in pieces of so many bytes.
@@ -51,13 +53,18 @@ impl Bodies {
     /// Reads all of a body.
     ///
     /// # Errors
-    /// When it is larger than the bound, comes too slowly, breaks off, or finds no room.
-    pub(super) async fn read(&self, mut body: Incoming, coding: Coding) -> Result<Held, Refused> {
+    /// When its coding is not known, it is larger than the bound (at once where it says so), comes too slowly, breaks off, or finds no room.
+    pub(super) async fn read(&self, mut body: Incoming, headers: &HeaderMap) -> Result<Held, Refused> {
+        let coding = Coding::of(headers)?;
         let most = self.most;
         let bound = usize::try_from(most.get()).unwrap_or(usize::MAX);
         let hint = body.size_hint();
         if hint.lower() > most.get() {
-            return self.too_large(body).await;
+            // A client that asked first has sent nothing, and reading would tell it to.
+            if !headers.contains_key(EXPECT) {
+                tokio::spawn(discard(body, bound.saturating_mul(DISCARDED), self.within));
+            }
+            return Err(Refused::BodyTooLarge { most });
         }
         // How large a compressed body is nobody knows before it is decoded.
         let size = hint.upper().filter(|_| coding == Coding::Identity).unwrap_or(most.get());
@@ -83,8 +90,7 @@ impl Bodies {
     async fn too_large<T>(&self, body: Incoming) -> Result<T, Refused> {
         let most = self.most;
         let bound = usize::try_from(most.get()).unwrap_or(usize::MAX).saturating_mul(DISCARDED);
-        // Whether it ends, breaks or goes on for ever, the answer is the same.
-        let _rest = tokio::time::timeout(self.within.to_std(), discard(body, bound)).await;
+        discard(body, bound, self.within).await;
         Err(Refused::BodyTooLarge { most })
     }
 }
@@ -117,11 +123,15 @@ async fn collect(mut body: Pin<&mut Incoming>, bound: usize) -> Result<Option<By
     Ok(Some(held.freeze()))
 }
 
-async fn discard(mut body: Incoming, most: usize) {
-    let mut seen = 0;
-    while seen < most
-        && let Some(Ok(frame)) = body.frame().await
-    {
-        seen += frame.data_ref().map_or(0, Bytes::len);
-    }
+async fn discard(mut body: Incoming, most: usize, within: Span) {
+    let discarding = async {
+        let mut seen = 0;
+        while seen < most
+            && let Some(Ok(frame)) = body.frame().await
+        {
+            seen += frame.data_ref().map_or(0, Bytes::len);
+        }
+    };
+    // Whether it ends, breaks or goes on for ever, the answer is the same.
+    let _rest = tokio::time::timeout(within.to_std(), discarding).await;
 }

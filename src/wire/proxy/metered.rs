@@ -22,7 +22,6 @@ use super::super::answer::{self, Refused};
 use super::super::dialect::{AnswerForm, Dialect, Parsed, Unreadable};
 use super::super::identity::identify;
 use super::super::server::Body;
-use super::coding::Coding;
 use super::observed::{self, Framing, Watch};
 use super::{Proxy, UpstreamError, headers, patience};
 
@@ -48,7 +47,7 @@ impl Proxy {
         let (head, incoming) = request.into_parts();
         let identified = identify(&self.gate.policy().identity, self.trusted, &head.headers).map_err(super::refused)?;
         let patience = patience::read(&head.headers)?;
-        let held = self.bodies.read(incoming, Coding::of(&head.headers)?).await?;
+        let held = self.bodies.read(incoming, &head.headers).await?;
         let reading = read_body(self.gate.policy(), dialect, &identified.caller, held.bytes.clone()).await?;
         let Reading { parsed, selection, encoding, input } = reading;
 

@@ -40,7 +40,6 @@ use super::identity::{IdentityError, identify, trusts};
 use super::paths::{self, Route};
 use super::server::{Answering, Body};
 
-use coding::Coding;
 pub use upstream::{Upstream, UpstreamError};
 
 /// The reverse proxy.
@@ -91,7 +90,7 @@ impl Proxy {
     async fn unmetered(&self, decision: DecisionId, request: Request<Incoming>) -> Result<Response<Body>, Refused> {
         let identified = identify(&self.gate.policy().identity, self.trusted, request.headers()).map_err(refused)?;
         let (head, incoming) = request.into_parts();
-        let held = self.bodies.read(incoming, Coding::of(&head.headers)?).await?;
+        let held = self.bodies.read(incoming, &head.headers).await?;
         let (pool, body) = renamed(self.gate.policy(), &identified.caller, &held.bytes)?;
         let onward = self.onward(pool, &head, identified.by_key, body);
         let response = self.upstream.send(onward, self.settings.begin_within).await.map_err(UpstreamError::refused)?;

@@ -91,7 +91,7 @@ async fn what_cannot_be_served_is_told_so() {
         (
             chat,
             "",
-            served("user", json!("x")).replace("hello", &"hello ".repeat(100)),
+            served("messages", json!([{"role": "user", "content": "hello ".repeat(200)}])),
             413,
             "too_large",
             "the largest request admitted is 100",
@@ -135,6 +135,19 @@ async fn a_body_without_a_length_is_bounded_too() {
     }
     client.send(b"0\r\n\r\n").await;
     client.answer().await.refusal(413, "too_large");
+}
+
+#[tokio::test]
+async fn a_body_that_is_announced_too_large_is_refused_before_it_comes() {
+    let upstream = Upstream::start().await;
+    let door = Door { body_most: Bytes::new(5_000), ..Door::default() };
+    let gateway = Setup { door, ..Setup::default() }.start(&upstream.url()).await;
+    for expects in ["", "expect: 100-continue\r\n"] {
+        let mut client = gateway.client().await;
+        let head = format!("host: gateway\r\n{expects}content-length: 5001\r\n\r\n");
+        client.send(format!("POST /v1/chat/completions HTTP/1.1\r\n{head}").as_bytes()).await;
+        client.answer().await.refusal(413, "too_large");
+    }
 }
 
 #[tokio::test]
