@@ -47,10 +47,11 @@ async fn what_cannot_be_served_is_told_so() {
         body[name] = value;
         body.to_string()
     };
+    let long = with("messages", json!([{"role": "user", "content": "hello ".repeat(200)}]));
     let path = "/v1/chat/completions";
     for (path, headers, body, status, reason) in [
         (path, "", "{".to_owned(), 400, "malformed"),
-        (path, "", with("max_tokens", json!(1_000)), 413, "too_large"),
+        (path, "", long, 413, "too_large"),
         (path, "", with("model", json!("other")), 404, "model_not_found"),
         (path, "", with("x", json!("x".repeat(6_000))), 413, "too_large"),
         (path, "content-encoding: gzip\r\n", with("x", json!(1)), 400, "malformed"),
