@@ -1,6 +1,6 @@
 //! The door for Envoy: its external processing filter asks here about every request, and shows every answer.
 //!
-//! Envoy opens one gRPC stream for each HTTP request. [`life`] is what is done about one, as a machine without
+//! Envoy opens one gRPC stream for each HTTP request. `life.rs` is what is done about one, as a machine without
 //! sockets; this file moves messages between it and the stream. While a request waits for its turn the stream is
 //! read on, so that a client that leaves, or an Envoy that gives up, takes its request out of the queue at once.
 //!
