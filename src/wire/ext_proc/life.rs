@@ -278,7 +278,11 @@ impl Life {
         match std::mem::replace(&mut self.stage, Stage::Passing) {
             Stage::Sent(admitted) => {
                 admitted.unanswered(Outcome::TimedOut);
+                // Envoy takes an answer of ours for as long as there is none of the upstream's, though it asks nothing.
+                return self.refuse(&Refused::UpstreamSilent { within: self.settings.begin_within });
             }
+            // Nothing is missing any more and nothing is left to hide: what still comes Envoy may pass on by itself.
+            Stage::Answering(meter) if meter.is_final() => return Step::Over,
             Stage::Answering(mut meter) => {
                 meter.settle(Outcome::TimedOut);
             }

@@ -143,6 +143,11 @@ async fn a_silent_upstream_is_given_up_and_settled() {
     let mut life = life(&gate);
     sent(&gate, &mut life).await;
     assert_eq!(life.silence(), Some(Door::default().begin_within));
-    assert!(matches!(life.timed_out(), Step::Fail(_)));
+    let Step::LastAnswer(answer) = life.timed_out() else { panic!("Envoy is told what to answer") };
+    let Some(Said::ImmediateResponse(said)) = answer.response else { panic!("in place of the upstream") };
+    assert_eq!(
+        (said.status.map(|status| status.code), said.details.as_str()),
+        (Some(504), "tallygate_upstream_timed_out")
+    );
     assert!(settled(&gate).is_positive());
 }
