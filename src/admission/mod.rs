@@ -47,6 +47,7 @@ mod pool;
 mod queue;
 mod refusal;
 mod request;
+mod session;
 mod settle;
 mod ticket;
 mod tree;

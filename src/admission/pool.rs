@@ -80,7 +80,7 @@ impl Pool {
         self.slots == Slots::Window
             && self.window.fits(request.expected.total())
             && !fanout.blocks_tenant(tenant)
-            && !fanout.blocks_session(tenant, session.as_ref())
+            && fanout.room(tenant, session.as_ref()).admits(request.agent)
             && self.tree.classes.iter().all(|class| class.contest.first().is_none())
     }
 
@@ -106,7 +106,7 @@ impl Pool {
         }
         if let Some(session) = self.tree.find_session(tenant, session.as_ref()) {
             let session = &self.tree.sessions[session];
-            ahead.of_session = session.queued_cost;
+            ahead.of_session = session.ahead_of(request.agent);
             ahead.sessions -= u64::from(session.member.is_eligible());
         }
         ahead
@@ -117,7 +117,7 @@ impl Pool {
         let load = Load::of(flight.need, Bytes::ZERO);
         let tenant = &mut self.tree.tenants[place.tenant];
         tenant.in_flight = tenant.in_flight.plus(load);
-        self.tree.sessions[place.session].in_flight += 1;
+        self.tree.sessions[place.session].depart(flight.request.agent);
         self.tree.served(place);
         self.tree.classes[place.class.index()].drain.served(now, flight.expected_cost);
         self.given(place.class, flight.expected_cost);
@@ -128,7 +128,7 @@ impl Pool {
         let load = Load::of(flight.need, Bytes::ZERO);
         let tenant = &mut self.tree.tenants[place.tenant];
         tenant.in_flight = tenant.in_flight.minus(load);
-        self.tree.sessions[place.session].in_flight -= 1;
+        self.tree.sessions[place.session].land(flight.request.agent);
         self.given(place.class, cost - flight.expected_cost);
     }
 
