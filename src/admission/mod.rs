@@ -51,6 +51,7 @@ mod session;
 mod settle;
 mod ticket;
 mod tree;
+mod vacancy;
 mod view;
 mod vtc;
 mod window;

@@ -17,6 +17,7 @@ use super::flight::{Flight, Speed};
 use super::queue::Load;
 use super::request::{Request, Subject};
 use super::tree::{Place, Slot, Tree};
+use super::vacancy::Vacancy;
 use super::window::Window;
 
 /// Who decides that something may be dispatched.
@@ -39,7 +40,8 @@ pub(super) struct Pool {
     pub(super) speed: Speed,
     pub(super) max_request_tokens: Limit<Tokens>,
     pub(super) caps: model::QueueCaps,
-    slots: Slots,
+    pub(super) slots: Slots,
+    pub(super) vacancy: Option<Vacancy>,
 }
 
 impl Pool {
@@ -53,6 +55,7 @@ impl Pool {
             max_request_tokens: pool.max_request_tokens,
             caps: pool.queue,
             slots,
+            vacancy: None,
         }
     }
 

@@ -5,4 +5,5 @@ mod audit;
 mod flow;
 mod order;
 mod queue;
+mod vacancy;
 mod world;

@@ -321,7 +321,11 @@ fn end_everything(world: &mut World) -> Result<(), TestCaseError> {
                 *answers.entry(*request).or_default() += 1;
             }
             Event::Refused { refusal, .. } => *answers.entry(refusal.request).or_default() += 1,
-            Event::Queued { .. } | Event::Charged { .. } | Event::Settled { .. } | Event::UnknownTicket { .. } => {}
+            Event::Queued { .. }
+            | Event::Charged { .. }
+            | Event::Vacated { .. }
+            | Event::Settled { .. }
+            | Event::UnknownTicket { .. } => {}
         }
     }
     prop_assert_eq!(answers.len() as u64, world.asked());

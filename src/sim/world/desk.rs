@@ -351,6 +351,9 @@ impl<'a> Desk<'a> {
     fn note(&mut self, event: &Event) {
         match event {
             Event::Settled { request, cost, .. } => self.records[place(request.get())].charged = Some(*cost),
+            Event::Vacated { at, request, amount, .. } => {
+                self.log(*at, place(request.get()), What::Vacated { service: *amount });
+            }
             Event::UnknownTicket { at, ticket } => self.fault(format!("{at:?} {ticket}: unknown to the core")),
             Event::Queued { .. }
             | Event::Dispatched { .. }
