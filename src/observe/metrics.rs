@@ -41,6 +41,7 @@ struct Inner {
     disbelieved: IntCounterVec,
     tokens: IntCounterVec,
     service: CounterVec,
+    vacated: CounterVec,
     waited: HistogramVec,
     lasted: HistogramVec,
     unknown_tickets: IntCounterVec,
@@ -142,6 +143,11 @@ impl Metrics {
                 "Service settled, in virtual tokens.",
                 who,
             )?,
+            vacated: maker.amount(
+                "tallygate_vacated_virtual_tokens_total",
+                "Service that could not be given while room stood empty before requests that then did not use it.",
+                who,
+            )?,
             waited: maker.histogram("tallygate_queue_seconds", "Time from arrival to dispatch.", &["pool", "class"])?,
             lasted: maker.histogram(
                 "tallygate_request_seconds",
@@ -205,6 +211,9 @@ impl Metrics {
                 if *estimated {
                     inner.estimated.with_label_values(&[pool, outcome.name()]).inc();
                 }
+            }
+            Event::Vacated { subject, amount, .. } => {
+                inner.vacated.with_label_values(&inner.who(subject)).inc_by(amount.as_f64().max(0.0));
             }
             Event::UnknownTicket { .. } => inner.unknown_tickets.with_label_values::<&str>(&[]).inc(),
             Event::Queued { .. } | Event::Charged { .. } => {}

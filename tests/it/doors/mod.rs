@@ -5,6 +5,7 @@ mod apis;
 mod crowd;
 mod endings;
 mod envoy;
+mod fanout;
 mod passing;
 mod proxy;
 mod refusals;
