@@ -12,6 +12,8 @@ mod exchange;
 pub mod ext_proc;
 mod guard;
 pub mod identity;
+#[cfg(test)]
+mod lives;
 pub mod paths;
 pub mod proxy;
 pub mod server;
