@@ -22,7 +22,7 @@ const RETRIES: &str = "x-stainless-retry-count";
 ///
 /// # Errors
 /// When our own header is not a whole number of milliseconds, or comes more than once.
-pub(in crate::wire) fn read(headers: &HeaderMap) -> Result<Patience, Refused> {
+pub(super) fn read(headers: &HeaderMap) -> Result<Patience, Refused> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let millis = |text: &str| text.parse().ok().map(Span::from_millis);
     let malformed = |what: &str| Refused::Malformed(format!("the header {OURS} {what}"));
