@@ -282,7 +282,7 @@ pub(super) mod tests {
     pub(in crate::admission) fn agree(promises: &Promises) -> bool {
         let sum = |keep: &dyn Fn(&Owner) -> bool| {
             let mut calendar = Calendar::default();
-            for ((due, _), Promise { owner, kept }) in promises.by_due.iter().filter(|(_, given)| keep(&given.owner)) {
+            for ((due, _), Promise { kept, .. }) in promises.by_due.iter().filter(|(_, given)| keep(&given.owner)) {
                 calendar.add(*due, *kept);
             }
             calendar.0

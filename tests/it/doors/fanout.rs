@@ -28,8 +28,7 @@ async fn done(mut exchange: Exchange, client: &mut Client) {
 
 async fn one_slot_of_a_session_stays_for_its_lead_whatever_its_agents_are_called(stage: &mut Stage) {
     for (lead, sub) in [CLAUDE, CODEX, OPENCODE, DYNAMO] {
-        let (mut first, mut second, mut root) =
-            (stage.client().await, stage.client().await, stage.client().await);
+        let (mut first, mut second, mut root) = (stage.client().await, stage.client().await, stage.client().await);
         first.chat(sub, &chat(false)).await;
         let of_first = stage.upstream.next().await;
         second.chat(sub, &chat(false)).await;
