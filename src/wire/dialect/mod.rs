@@ -8,6 +8,7 @@
 
 mod anthropic;
 mod body;
+mod content;
 mod fields;
 mod json;
 mod observer;

@@ -8,12 +8,13 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::costing::{COUNTED_TEXT, Call, Effort, Prompt};
+use crate::costing::{Call, Effort};
 use crate::units::{self, Limit, Tokens};
 use crate::wire::dialect::Dialect;
 use crate::wire::dialect::body::{AnswerForm, Echo, Parsed};
+use crate::wire::dialect::content::{Kind, Reader};
 use crate::wire::dialect::fields::{self, Entry};
-use crate::wire::dialect::json::{Unreadable, flag, given, malformed, present, string};
+use crate::wire::dialect::json::{Unreadable, flag, given, malformed, present};
 
 use super::sampling;
 
@@ -58,10 +59,10 @@ pub(in crate::wire::dialect) fn parse(body: &Bytes) -> Result<Parsed, Unreadable
     let ask_usage = sampling::ask_usage(text, streamed, form.stream_options)?;
     // Without a prompt the model begins a new document.
     let entries = given(form.prompt).map_or(Ok(Vec::new()), |raw| fields::entries("prompt", raw))?;
-    let mut prompt = Prompt::default();
-    entries.iter().for_each(|entry| add(&mut prompt, entry));
+    let mut reader = Reader::new(|_| Kind::Unknown);
+    entries.iter().for_each(|entry| reader.entry(entry));
     if let Some(suffix) = given(form.suffix) {
-        prompt.text.push(&string("suffix", suffix)?, COUNTED_TEXT);
+        reader.text("suffix", suffix)?;
     }
     let cap = fields::cap(&[("max_tokens", form.max_tokens)])?.unwrap_or(Limit::AtMost(DEFAULT_CAP));
     let each = sampling::choices(form.n, form.best_of)?;
@@ -70,7 +71,7 @@ pub(in crate::wire::dialect) fn parse(body: &Bytes) -> Result<Parsed, Unreadable
     let returned = fields::choices("n", form.n)?;
     let call = Call {
         model,
-        prompt,
+        prompt: reader.finish(),
         cap,
         least: sampling::least(cap, form.min_tokens, form.ignore_eos)?,
         choices: each.saturating_mul(batch.try_into().expect("at least one")),
@@ -81,15 +82,6 @@ pub(in crate::wire::dialect) fn parse(body: &Bytes) -> Result<Parsed, Unreadable
     let mut answer = AnswerForm::new(Dialect::OpenAiCompletions, ask_usage.is_some());
     answer.echo = echo.then(|| Echo { prompts: entries.iter().map(echoed).collect(), each: returned });
     Ok(Parsed { call, answer, model_at, edits: ask_usage.into_iter().collect() })
-}
-
-/// Adds one of a batch to what has to be read.
-pub(super) fn add(prompt: &mut Prompt, entry: &Entry<'_>) {
-    match entry {
-        Entry::Text(text) => prompt.text.push(text, COUNTED_TEXT),
-        Entry::Tokens(tokens) => prompt.tokens += *tokens,
-        Entry::Json(raw) => prompt.structured = prompt.structured + units::Bytes::new(raw.get().len() as u64),
-    }
 }
 
 /// How many bytes an answer begins with when it repeats this prompt.
