@@ -7,6 +7,7 @@ use std::num::NonZeroU32;
 
 use crate::units::{Bytes, Limit, Tokens};
 
+use super::image::Image;
 use super::predict::Effort;
 use super::text::Text;
 
@@ -52,12 +53,8 @@ pub struct Prompt {
 /// Something in a prompt that is not text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attachment {
-    /// An image at low detail.
-    ImageLow,
-    /// An image at any other detail. Its size is not known before it is fetched.
-    Image,
-    /// An image for one of Anthropic's models.
-    ImageClaude,
+    /// An image.
+    Image(Image),
     /// Sound, by the length of its base64.
     Audio(Bytes),
     /// A document, by the length of its base64; nothing when it is only named.

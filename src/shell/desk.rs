@@ -86,7 +86,7 @@ impl Desk {
     pub(super) fn arrive(&mut self, now: Instant, ask: &Ask, to: oneshot::Sender<Answer>) -> Said {
         let Ask { call, caller, selection, .. } = ask;
         let most = self.most[selection.pool.index()];
-        let quote = Quote::new(call, ask.input, &caller.tenant, selection, &self.predictor, most);
+        let quote = Quote::new(call, ask.input.total(), &caller.tenant, selection, &self.predictor, most);
         let request = Request {
             id: ask.decision.request,
             subject: ask.subject(),

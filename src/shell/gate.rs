@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::sync::{Notify, oneshot};
 
 use crate::admission::{Ending, Engine, Event, Input, Options, Refusal, Slots, Subject};
-use crate::costing::{Call, Predictor};
+use crate::costing::{Call, Counted, Predictor};
 use crate::ledger::Memory;
 use crate::observe::{Journal, Metrics, Totals};
 use crate::policy::Policy;
@@ -32,7 +32,7 @@ pub struct Ask {
     /// What it asks for.
     pub call: Call,
     /// Its input as counted.
-    pub input: Tokens,
+    pub input: Counted,
     /// Whose it is.
     pub caller: Caller,
     /// Where it goes and what it weighs.

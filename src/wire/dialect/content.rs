@@ -9,11 +9,12 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::costing::{Attachment, COUNTED_TEXT, Prompt};
+use crate::costing::{Api, Attachment, COUNTED_TEXT, Detail, Image, PixelSize, Prompt};
 use crate::units::{Bytes, Tokens};
 
 use super::fields::Entry;
 use super::json::{Unreadable, given, kind, malformed, present, read, string};
+use super::picture;
 
 /// What a part of a content is, and so which of its members is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,8 +189,8 @@ impl Reader {
             }
             Kind::Document => return self.document(&format!("{path}.source"), part.source),
             Kind::ImageUrl => image_url(&format!("{path}.image_url"), part.image_url)?,
-            Kind::InputImage => image(part.detail.is_some_and(|detail| detail.get() == "\"low\"")),
-            Kind::SourcedImage => Attachment::ImageClaude,
+            Kind::InputImage => input_image(part.image_url, part.detail),
+            Kind::SourcedImage => sourced_image(part.source),
             Kind::Audio => Attachment::Audio(measured(part.input_audio)),
             Kind::File => Attachment::File(measured(part.file)),
             Kind::FileData => Attachment::File(measured(part.file_data)),
@@ -221,23 +222,39 @@ fn length(raw: &RawValue) -> u64 {
     raw.get().len() as u64
 }
 
-fn image(low: bool) -> Attachment {
-    if low { Attachment::ImageLow } else { Attachment::Image }
+fn image(size: Option<PixelSize>, low: bool) -> Attachment {
+    let detail = if low { Detail::Low } else { Detail::Full };
+    Attachment::Image(Image { size, detail, api: Api::OpenAi })
 }
 
 fn image_url(path: &str, raw: Option<&RawValue>) -> Result<Attachment, Unreadable> {
     #[derive(Deserialize)]
-    struct Image<'a> {
+    struct Form<'a> {
+        #[serde(borrow, default, deserialize_with = "present")]
+        url: Option<&'a RawValue>,
         #[serde(borrow, default, deserialize_with = "present")]
         detail: Option<&'a RawValue>,
     }
     let raw = given(raw).ok_or_else(|| malformed(format!("{path} is missing")))?;
     if kind(raw) == "a string" {
-        return Ok(image(false));
+        return Ok(image(picture::size_of_url(raw.get()), false));
     }
-    let form: Image<'_> = read(path, raw, "an object")?;
-    Ok(image(match given(form.detail) {
+    let form: Form<'_> = read(path, raw, "an object")?;
+    let low = match given(form.detail) {
         Some(detail) => string(&format!("{path}.detail"), detail)? == "low",
         None => false,
-    }))
+    };
+    Ok(image(form.url.and_then(|url| picture::size_of_url(url.get())), low))
+}
+
+fn input_image(url: Option<&RawValue>, detail: Option<&RawValue>) -> Attachment {
+    let low = detail.is_some_and(|detail| detail.get() == "\"low\"");
+    image(url.and_then(|url| picture::size_of_url(url.get())), low)
+}
+
+/// Whatever its source looks like: that is the upstream's to judge.
+fn sourced_image(source: Option<&RawValue>) -> Attachment {
+    let source = source.and_then(|raw| serde_json::from_str::<Source<'_>>(raw.get()).ok());
+    let size = source.and_then(|source| picture::size_of_base64(source.data?.get()));
+    Attachment::Image(Image { size, detail: Detail::Full, api: Api::Anthropic })
 }

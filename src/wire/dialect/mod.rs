@@ -13,6 +13,7 @@ mod fields;
 mod json;
 mod observer;
 mod openai;
+mod picture;
 mod reply;
 pub mod sse;
 mod voice;

@@ -12,11 +12,11 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use crate::admission::{Ending, Outcome, Reported};
-use crate::costing::{Encoding, count_prompt};
+use crate::costing::{Counted, Encoding, Meter};
 use crate::policy::Policy;
 use crate::policy::model::{Caller, Selection};
 use crate::shell::{Ask, Denied, Permit};
-use crate::units::{DecisionId, Tokens};
+use crate::units::DecisionId;
 
 use super::super::answer::{self, Refused};
 use super::super::dialect::{AnswerForm, Dialect, Parsed, Unreadable};
@@ -33,7 +33,7 @@ pub(in crate::wire) struct Reading {
     pub(in crate::wire) parsed: Parsed,
     pub(in crate::wire) selection: Selection,
     pub(in crate::wire) encoding: Encoding,
-    pub(in crate::wire) input: Tokens,
+    pub(in crate::wire) input: Counted,
 }
 
 impl Proxy {
@@ -143,7 +143,7 @@ fn read(policy: &Policy, dialect: Dialect, caller: &Caller, bytes: &Bytes) -> Re
     let selection = policy
         .select(&caller.tenant, caller.wished_class.as_deref(), &parsed.call.model)
         .ok_or_else(|| Refused::ModelNotFound(parsed.call.model.clone()))?;
-    let encoding = Encoding::of(selection.model.as_str());
-    let input = count_prompt(encoding, &parsed.call.prompt);
-    Ok(Reading { parsed, selection, encoding, input })
+    let meter = Meter::of(selection.model.as_str());
+    let input = meter.count(&parsed.call.prompt);
+    Ok(Reading { parsed, selection, encoding: meter.encoding(), input })
 }

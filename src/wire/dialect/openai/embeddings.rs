@@ -64,7 +64,7 @@ mod tests {
     use serde_json::json;
 
     use super::{parse, read};
-    use crate::costing::{Encoding, count_prompt};
+    use crate::costing::Meter;
     use crate::units::{Limit, Tokens, Usage};
     use crate::wire::dialect::{Reply, Unreadable};
 
@@ -74,7 +74,7 @@ mod tests {
             let body = Bytes::from(json!({"model": "m", "input": input}).to_string());
             let call = parse(&body).expect("well formed").call;
             assert_eq!(call.cap, Limit::AtMost(Tokens::ZERO));
-            assert_eq!(count_prompt(Encoding::O200k, &call.prompt), Tokens::new(tokens));
+            assert_eq!(Meter::of("m").count(&call.prompt).total(), Tokens::new(tokens));
         }
         let reported = read(br#"{"data":[],"usage":{"prompt_tokens":7,"total_tokens":7}}"#);
         assert_eq!(reported, Reply::Reported(Usage::plain(Tokens::new(7), Tokens::ZERO)));
