@@ -48,6 +48,18 @@ pub struct Prompt {
     pub structured: Bytes,
     /// Images, audio and files.
     pub attachments: Vec<Attachment>,
+    /// Whether all of it is here.
+    pub history: History,
+}
+
+/// Where what was said before is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum History {
+    /// In the request, if anything was said before.
+    #[default]
+    Stated,
+    /// At the upstream, which only reports how long it was.
+    Upstream,
 }
 
 /// Something in a prompt that is not text.

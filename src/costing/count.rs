@@ -20,7 +20,7 @@ use tiktoken_rs::tokenizer::{Tokenizer, get_tokenizer};
 
 use crate::units::{Bytes, Tokens};
 
-use super::call::{Attachment, Prompt};
+use super::call::{Attachment, History, Prompt};
 use super::image::Formula;
 use super::text::cut;
 
@@ -121,6 +121,11 @@ pub struct Counted {
     pub attachments: Tokens,
     /// How near the truth texts and markup are.
     pub fit: Fit,
+    /// Digits in the texts. Not tokens of their own, but what tokenizers differ in.
+    pub(super) digits: Tokens,
+    /// Characters beyond ASCII in the texts, likewise.
+    pub(super) wide: Tokens,
+    pub(super) history: History,
 }
 
 impl Counted {
@@ -128,6 +133,12 @@ impl Counted {
     #[must_use]
     pub fn exactly(text: Tokens) -> Self {
         Self { text, fit: Fit::Exact, ..Self::default() }
+    }
+
+    /// Whether there is more to read than what could be counted.
+    #[must_use]
+    pub fn is_partial(&self) -> bool {
+        self.history == History::Upstream
     }
 
     /// All of it.
@@ -157,7 +168,10 @@ impl Meter {
     /// Counts what the model has to read.
     #[must_use]
     pub fn count(&self, prompt: &Prompt) -> Counted {
-        let counted: Tokens = prompt.text.pieces().map(|piece| count_text(self.encoding, piece)).sum();
+        let whole = |kept: Tokens| kept + extrapolate(kept, prompt.text.kept(), prompt.text.beyond());
+        let over = |count: fn(Encoding, &str) -> Tokens| {
+            whole(prompt.text.pieces().map(|piece| count(self.encoding, piece)).sum())
+        };
         let messages = u64::from(prompt.messages);
         let markup = match messages {
             0 => 0,
@@ -165,11 +179,15 @@ impl Meter {
         };
         Counted {
             encoded: prompt.tokens,
-            text: counted + extrapolate(counted, prompt.text.kept(), prompt.text.beyond()),
+            text: over(count_text),
             markup: Tokens::new(markup),
             structured: Tokens::new(prompt.structured.get().div_ceil(JSON_BYTES_PER_TOKEN)),
             attachments: prompt.attachments.iter().map(|attachment| self.guess(attachment)).sum(),
             fit: self.fit,
+            digits: over(|_, text| characters(text, |byte| byte.is_ascii_digit())),
+            // A character beyond ASCII begins with such a byte.
+            wide: over(|_, text| characters(text, |byte| byte >= 0xc0)),
+            history: prompt.history,
         }
     }
 
@@ -180,6 +198,10 @@ impl Meter {
             Attachment::File(base64) => base64.get().div_ceil(FILE_BASE64_PER_TOKEN),
         })
     }
+}
+
+fn characters(text: &str, is_one: fn(u8) -> bool) -> Tokens {
+    Tokens::new(text.bytes().filter(|byte| is_one(*byte)).count() as u64)
 }
 
 /// What the uncounted part has if it is like the counted one.

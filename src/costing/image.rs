@@ -99,6 +99,9 @@ pub(super) enum Formula {
 
 const PATCH: u64 = 32;
 const MOST_PATCHES: u64 = 1_536;
+/// The same, for roots.
+const PATCH_SIDE: f64 = 32.0;
+const MOST_PATCHES_AREA: f64 = 1_536.0;
 const LOW_EDGE: u64 = 512;
 const TILE: u64 = 512;
 const TILED_EDGE: u64 = 2_048;
@@ -184,9 +187,8 @@ fn patches(size: PixelSize) -> u64 {
         return size.squares(PATCH);
     }
     #[expect(clippy::cast_precision_loss, reason = "a side of an image has 32 bits")]
-    let [width, height] = [size.width, size.height].map(|side| side as f64 / f64::from(PATCH as u32));
-    let most = f64::from(MOST_PATCHES as u32);
-    let shrink = (most / (width * height)).sqrt();
+    let [width, height] = [size.width, size.height].map(|side| side as f64 / PATCH_SIDE);
+    let shrink = (MOST_PATCHES_AREA / (width * height)).sqrt();
     let (wide, high) = (width * shrink, height * shrink);
     let snap = (wide.floor() / wide).min(high.floor() / high);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not negative; `as` saturates")]

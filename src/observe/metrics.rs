@@ -50,6 +50,7 @@ struct Inner {
     in_flight_requests: GaugeVec,
     in_flight_tokens: GaugeVec,
     prediction: GaugeVec,
+    input_estimate: GaugeVec,
 }
 
 /// What the gauges show of one class's queue.
@@ -76,6 +77,8 @@ pub struct Gauges {
     pub pools: Vec<(PoolIndex, u32, Tokens)>,
     /// Mean absolute error and mean error of the output prediction, in tokens.
     pub prediction_error: Vec<(&'static str, f64)>,
+    /// The same of the input, as counted and as corrected.
+    pub input_error: Vec<(&'static str, f64)>,
 }
 
 /// Makes metrics and registers them.
@@ -171,6 +174,11 @@ impl Metrics {
                 "Error of the output prediction.",
                 &["measure"],
             )?,
+            input_estimate: maker.gauge(
+                "tallygate_input_error_tokens",
+                "Error of the input expected, and of the bare count of it.",
+                &["measure"],
+            )?,
             tenants: Mutex::new(HashSet::new()),
             policy,
             registry: maker.0,
@@ -239,6 +247,9 @@ impl Metrics {
         }
         for (measure, error) in &gauges.prediction_error {
             inner.prediction.with_label_values(&[*measure]).set(*error);
+        }
+        for (measure, error) in &gauges.input_error {
+            inner.input_estimate.with_label_values(&[*measure]).set(*error);
         }
         let mut text = Vec::new();
         TextEncoder::new().encode(&inner.registry.gather(), &mut text)?;

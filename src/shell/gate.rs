@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::sync::{Notify, oneshot};
 
 use crate::admission::{Ending, Engine, Event, Input, Options, Refusal, Slots, Subject};
-use crate::costing::{Call, Counted, Predictor};
+use crate::costing::{Call, Counted, Experience};
 use crate::ledger::Memory;
 use crate::observe::{Journal, Metrics, Totals};
 use crate::policy::Policy;
@@ -88,8 +88,8 @@ pub struct Seen<'a> {
     pub ledger: &'a Memory,
     /// Running totals.
     pub totals: &'a Totals,
-    /// The predictor.
-    pub predictor: &'a Predictor,
+    /// What past requests taught.
+    pub experience: &'a Experience,
     /// Whether the gateway is shutting down.
     pub draining: bool,
 }
@@ -202,7 +202,7 @@ impl Gate {
             engine: &desk.engine,
             ledger: &desk.ledger,
             totals: &desk.totals,
-            predictor: &desk.predictor,
+            experience: &desk.experience,
             draining: desk.is_draining(),
         }))
     }

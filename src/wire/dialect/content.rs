@@ -9,7 +9,7 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::costing::{Api, Attachment, COUNTED_TEXT, Detail, Image, PixelSize, Prompt};
+use crate::costing::{Api, Attachment, COUNTED_TEXT, Detail, History, Image, PixelSize, Prompt};
 use crate::units::{Bytes, Tokens};
 
 use super::fields::Entry;
@@ -106,6 +106,11 @@ impl Reader {
     /// What was gathered.
     pub(super) fn finish(self) -> Prompt {
         self.prompt
+    }
+
+    /// What was said before is at the upstream.
+    pub(super) fn history_at_upstream(&mut self) {
+        self.prompt.history = History::Upstream;
     }
 
     /// A message begins.

@@ -31,6 +31,12 @@ struct Form<'a> {
     stream: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
     background: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    previous_response_id: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    conversation: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    prompt: Option<&'a RawValue>,
 }
 
 /// Reads a request body.
@@ -47,6 +53,9 @@ pub(in crate::wire::dialect) fn parse(body: &Bytes) -> Result<Parsed, Unreadable
     if let Some(instructions) = given(form.instructions) {
         reader.message();
         reader.text("instructions", instructions)?;
+    }
+    if [form.previous_response_id, form.conversation, form.prompt].into_iter().any(|member| given(member).is_some()) {
+        reader.history_at_upstream();
     }
     // A conversation or a stored prompt may say it all.
     if let Some(input) = given(form.input) {
