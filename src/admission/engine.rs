@@ -26,7 +26,7 @@ use super::pool::{Pool, Slots};
 use super::refusal::{Reason, Refusal, Retry};
 use super::request::{Request, Subject};
 use super::ticket::Ticket;
-use super::tree::{Arrival, Slot, Waiting};
+use super::tree::{Arrival, Place, Slot, Waiting};
 
 /// How a core is set up, beside its policy.
 #[derive(Clone, Copy, Debug, Default)]
@@ -81,6 +81,9 @@ impl Engine {
     /// A request's id must not be in use already, and its pool and class must be the policy's.
     pub fn on(&mut self, now: Instant, input: Input) -> Vec<Effect> {
         self.now = self.now.max(now);
+        for pool in &mut self.pools {
+            pool.count_vacancy(self.now);
+        }
         self.expire();
         match input {
             Input::Arrive(request) => self.arrive(request),
@@ -175,6 +178,11 @@ impl Engine {
     /// Takes a waiting request out for good and releases its hold.
     fn withdraw(&mut self, pool: PoolIndex, slot: Slot) -> Waiting {
         let waiting = self.dequeue(pool, slot);
+        if waiting.vacancy.is_positive() {
+            let Request { id, ref subject, weight, .. } = *waiting.request;
+            self.move_counters(waiting.place, subject.clone(), id, waiting.vacancy, weight);
+            self.emit(Event::Vacated { at: self.now, request: id, subject: subject.clone(), amount: waiting.vacancy });
+        }
         self.pools[pool.index()].tree.refresh(waiting.place, &self.fanout);
         self.post(&waiting.request.subject, waiting.request.id, Movement::Refund, waiting.cost);
         waiting
@@ -260,6 +268,7 @@ impl Engine {
         }
         for pool in &mut self.pools {
             pool.mark_backlog(self.now);
+            pool.note_vacancy(self.now);
         }
     }
 
@@ -270,7 +279,7 @@ impl Engine {
     }
 
     fn dispatch(&mut self, pool: PoolIndex, slot: Slot) {
-        let Waiting { request, place, arrived_at, deadline, cost, .. } = self.dequeue(pool, slot);
+        let Waiting { request, place, arrived_at, deadline, cost, vacancy, .. } = self.dequeue(pool, slot);
         self.tickets += 1;
         let ticket = Ticket {
             id: TicketId::new(self.tickets),
@@ -291,6 +300,7 @@ impl Engine {
             deadline,
             expected_cost: cost,
             charged: VirtualTokens::ZERO,
+            vacancy,
             reserved: cost,
             need,
             service: cost,
@@ -303,9 +313,9 @@ impl Engine {
         node.depart(place, &flight, self.now);
         self.emit_dispatched(&ticket, &flight);
         let subject = flight.request.subject.clone();
-        let weight = flight.request.weight;
+        let (weight, agent) = (flight.request.weight, flight.request.agent);
         self.flights.insert(ticket.id, flight);
-        if self.fanout.take(&subject) {
+        if self.fanout.take(&subject, agent) {
             self.refresh_everywhere(&subject);
         }
         self.charge_turn(pool, ticket.id, weight);
@@ -343,6 +353,18 @@ impl Engine {
         flight.charged += amount;
         let (place, weight, subject) = (flight.place, flight.request.weight, flight.request.subject.clone());
         let request = flight.request.id;
+        self.move_counters(place, subject, request, amount, weight);
+    }
+
+    /// Moves the counters of a request's principals. A refresh must follow.
+    fn move_counters(
+        &mut self,
+        place: Place,
+        subject: Subject,
+        request: RequestId,
+        amount: VirtualTokens,
+        weight: Weight,
+    ) {
         if self.policy.fairness.algorithm != Algorithm::RoundRobin {
             self.pools[subject.pool.index()].tree.charge(place, amount, weight);
         }

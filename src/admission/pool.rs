@@ -17,6 +17,7 @@ use super::flight::{Flight, Speed};
 use super::queue::Load;
 use super::request::{Request, Subject};
 use super::tree::{Place, Slot, Tree};
+use super::vacancy::Vacancy;
 use super::window::Window;
 
 /// Who decides that something may be dispatched.
@@ -39,7 +40,8 @@ pub(super) struct Pool {
     pub(super) speed: Speed,
     pub(super) max_request_tokens: Limit<Tokens>,
     pub(super) caps: model::QueueCaps,
-    slots: Slots,
+    pub(super) slots: Slots,
+    pub(super) vacancy: Option<Vacancy>,
 }
 
 impl Pool {
@@ -53,6 +55,7 @@ impl Pool {
             max_request_tokens: pool.max_request_tokens,
             caps: pool.queue,
             slots,
+            vacancy: None,
         }
     }
 
@@ -80,7 +83,7 @@ impl Pool {
         self.slots == Slots::Window
             && self.window.fits(request.expected.total())
             && !fanout.blocks_tenant(tenant)
-            && !fanout.blocks_session(tenant, session.as_ref())
+            && fanout.room(tenant, session.as_ref()).admits(request.agent)
             && self.tree.classes.iter().all(|class| class.contest.first().is_none())
     }
 
@@ -106,7 +109,7 @@ impl Pool {
         }
         if let Some(session) = self.tree.find_session(tenant, session.as_ref()) {
             let session = &self.tree.sessions[session];
-            ahead.of_session = session.queued_cost;
+            ahead.of_session = session.ahead_of(request.agent);
             ahead.sessions -= u64::from(session.member.is_eligible());
         }
         ahead
@@ -117,7 +120,7 @@ impl Pool {
         let load = Load::of(flight.need, Bytes::ZERO);
         let tenant = &mut self.tree.tenants[place.tenant];
         tenant.in_flight = tenant.in_flight.plus(load);
-        self.tree.sessions[place.session].in_flight += 1;
+        self.tree.sessions[place.session].depart(flight.request.agent);
         self.tree.served(place);
         self.tree.classes[place.class.index()].drain.served(now, flight.expected_cost);
         self.given(place.class, flight.expected_cost);
@@ -128,7 +131,7 @@ impl Pool {
         let load = Load::of(flight.need, Bytes::ZERO);
         let tenant = &mut self.tree.tenants[place.tenant];
         tenant.in_flight = tenant.in_flight.minus(load);
-        self.tree.sessions[place.session].in_flight -= 1;
+        self.tree.sessions[place.session].land(flight.request.agent);
         self.given(place.class, cost - flight.expected_cost);
     }
 

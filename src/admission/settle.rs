@@ -56,7 +56,12 @@ impl Engine {
         };
         let pool = flight.request.subject.pool;
         let bill = flight.bill(ending, now, &self.pools[pool.index()].speed);
-        self.charge(id, bill.cost - flight.charged);
+        let vacated = beyond(flight.vacancy, bill.cost);
+        let (request, subject) = (flight.request.id, flight.request.subject.clone());
+        self.charge(id, bill.cost + vacated - flight.charged);
+        if vacated.is_positive() {
+            self.emit(Event::Vacated { at: now, request, subject, amount: vacated });
+        }
         self.close(id, ending, bill);
     }
 
@@ -73,7 +78,7 @@ impl Engine {
         if ending.outcome.is_complete() {
             pool.speed.learn(bill.usage.output(), flight.request.choices, flight.producing(now));
         }
-        let was_blocking = self.fanout.release(&subject);
+        let was_blocking = self.fanout.release(&subject, flight.request.agent);
         self.pools[subject.pool.index()].tree.refresh(flight.place, &self.fanout);
         if was_blocking {
             self.refresh_everywhere(&subject);

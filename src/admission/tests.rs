@@ -1,7 +1,9 @@
 //! The machine as a whole, driven by hand.
 
+mod agents;
 mod audit;
 mod flow;
 mod order;
 mod queue;
+mod vacancy;
 mod world;

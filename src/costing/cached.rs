@@ -15,12 +15,13 @@
 //! found out by the usage. At most [`Sessions::MOST`] sessions of all tenants; beyond that the one longest without
 //! news is forgotten, and is quoted as if nothing were cached.
 
-use crate::units::{Model, SessionId, TenantId, Tokens, Usage};
+use crate::units::{Agent, Model, SessionId, TenantId, Tokens, Usage};
 
 use super::recent::Recent;
 
-/// A session's requests for one model.
-pub(super) type SessionKey = (TenantId, SessionId, Model);
+/// A session's requests for one model: those of the agent that leads it, or those of the agents it started, which read
+/// other things.
+pub(super) type SessionKey = (TenantId, SessionId, Agent, Model);
 
 /// What sessions' last requests found cached.
 #[derive(Clone, Debug)]
@@ -71,11 +72,11 @@ fn part(of: Tokens, share: Tokens, whole: Tokens) -> Tokens {
 
 #[cfg(test)]
 mod tests {
-    use super::Sessions;
-    use crate::units::{Model, SessionId, TenantId, Tokens, Usage};
+    use super::{SessionKey, Sessions};
+    use crate::units::{Agent, Model, SessionId, TenantId, Tokens, Usage};
 
-    fn key(session: &str) -> (TenantId, SessionId, Model) {
-        (TenantId::from("a"), SessionId::from(session), Model::from("m"))
+    fn key(session: &str) -> SessionKey {
+        (TenantId::from("a"), SessionId::from(session), Agent::Lead, Model::from("m"))
     }
 
     fn usage(uncached: u64, cached: u64, written: u64) -> Usage {
@@ -92,6 +93,8 @@ mod tests {
         assert_eq!(sessions.split(&key("s"), input), usage(40, 1_800, 160));
         assert_eq!(sessions.split(&key("s"), Tokens::new(1_000)), usage(20, 900, 80));
         assert_eq!(sessions.split(&key("other"), input), usage(2_000, 0, 0));
+        let (tenant, session, _, model) = key("s");
+        assert_eq!(sessions.split(&(tenant, session, Agent::Sub, model), input), usage(2_000, 0, 0));
         sessions.forget(&key("s"));
         assert_eq!(sessions.split(&key("s"), input), usage(2_000, 0, 0));
     }

@@ -7,7 +7,7 @@
 //! correction may bring a request below that size, but not above it where the bare count is not.
 
 use crate::policy::model::{Caller, Selection};
-use crate::units::{Limit, Price, SessionId, Tokens, Usage};
+use crate::units::{Agent, Limit, Price, SessionId, Tokens, Usage};
 
 use super::cached::SessionKey;
 use super::call::Call;
@@ -35,13 +35,14 @@ pub struct Basis {
     pub key: PredictKey,
     /// What the input was corrected from.
     pub counted: Counted,
-    /// The session it belongs to, if any.
-    pub session: Option<SessionId>,
+    /// The session it belongs to, if any, and which of its agents asks.
+    pub session: Option<(SessionId, Agent)>,
 }
 
 impl Basis {
     pub(super) fn session_key(&self) -> Option<SessionKey> {
-        self.session.clone().map(|session| (self.key.tenant.clone(), session, self.key.model.clone()))
+        let (session, agent) = self.session.clone()?;
+        Some((self.key.tenant.clone(), session, agent, self.key.model.clone()))
     }
 }
 
@@ -71,7 +72,7 @@ impl Quote {
         let corrected = experience.calibration.expect(&key.tenant, &key.model, &counted);
         let input = most.cap().map_or(corrected, |most| corrected.min(most.max(counted.total())));
         let output = admissible(experience.predictor.predict(&key), input, most).max(least);
-        let basis = Basis { key, counted, session: caller.session.clone() };
+        let basis = Basis { key, counted, session: caller.session.clone().map(|session| (session, caller.agent)) };
         let input = match basis.session_key() {
             Some(session) => experience.sessions.split(&session, input),
             None => Usage { uncached_input: input, ..Usage::default() },

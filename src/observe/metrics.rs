@@ -41,6 +41,7 @@ struct Inner {
     disbelieved: IntCounterVec,
     tokens: IntCounterVec,
     service: CounterVec,
+    vacated: CounterVec,
     waited: HistogramVec,
     lasted: HistogramVec,
     unknown_tickets: IntCounterVec,
@@ -102,6 +103,10 @@ impl Maker {
         self.register(GaugeVec::new(Opts::new(name, help), labels)?)
     }
 
+    fn error(&self, name: &str, help: &str) -> Result<GaugeVec, prometheus::Error> {
+        self.gauge(name, help, &["measure"])
+    }
+
     fn histogram(&self, name: &str, help: &str, labels: &[&str]) -> Result<HistogramVec, prometheus::Error> {
         self.register(HistogramVec::new(HistogramOpts::new(name, help).buckets(WAIT_BUCKETS.to_vec()), labels)?)
     }
@@ -145,6 +150,11 @@ impl Metrics {
                 "Service settled, in virtual tokens.",
                 who,
             )?,
+            vacated: maker.amount(
+                "tallygate_vacated_virtual_tokens_total",
+                "Service that could not be given while room stood empty before requests that then did not use it.",
+                who,
+            )?,
             waited: maker.histogram("tallygate_queue_seconds", "Time from arrival to dispatch.", &["pool", "class"])?,
             lasted: maker.histogram(
                 "tallygate_request_seconds",
@@ -169,16 +179,9 @@ impl Metrics {
                 &["pool"],
             )?,
             in_flight_tokens: maker.gauge("tallygate_in_flight_tokens", "Their tokens.", &["pool"])?,
-            prediction: maker.gauge(
-                "tallygate_prediction_error_tokens",
-                "Error of the output prediction.",
-                &["measure"],
-            )?,
-            input_estimate: maker.gauge(
-                "tallygate_input_error_tokens",
-                "Error of the input expected, and of the bare count of it.",
-                &["measure"],
-            )?,
+            prediction: maker.error("tallygate_prediction_error_tokens", "Error of the output prediction.")?,
+            input_estimate: maker
+                .error("tallygate_input_error_tokens", "Error of the input expected, and of the bare count of it.")?,
             tenants: Mutex::new(HashSet::new()),
             policy,
             registry: maker.0,
@@ -213,6 +216,9 @@ impl Metrics {
                 if *estimated {
                     inner.estimated.with_label_values(&[pool, outcome.name()]).inc();
                 }
+            }
+            Event::Vacated { subject, amount, .. } => {
+                inner.vacated.with_label_values(&inner.who(subject)).inc_by(amount.as_f64().max(0.0));
             }
             Event::UnknownTicket { .. } => inner.unknown_tickets.with_label_values::<&str>(&[]).inc(),
             Event::Queued { .. } | Event::Charged { .. } => {}

@@ -7,7 +7,7 @@ use super::Quote;
 use crate::costing::{Call, Counted, Effort, Experience, Fit, Prompt};
 use crate::policy::model::{Caller, EffortFactors, Selection};
 use crate::units::{
-    Bytes, ClassIndex, Limit, Model, PoolIndex, Price, SessionId, TenantId, TokenWeight, Tokens, Usage, Weight,
+    Agent, Bytes, ClassIndex, Limit, Model, PoolIndex, Price, SessionId, TenantId, TokenWeight, Tokens, Usage, Weight,
 };
 
 fn call(cap: Limit<Tokens>, choices: u32) -> Call {
@@ -34,7 +34,12 @@ fn selection() -> Selection {
 }
 
 fn caller(session: Option<&str>) -> Caller {
-    Caller { tenant: TenantId::from("acme"), session: session.map(SessionId::from), wished_class: None }
+    Caller {
+        tenant: TenantId::from("acme"),
+        session: session.map(SessionId::from),
+        agent: Agent::Lead,
+        wished_class: None,
+    }
 }
 
 fn near(text: u64) -> Counted {
