@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::sync::{Notify, oneshot};
 
 use crate::admission::{Attempt, Ending, Engine, Event, Input, Options, Refusal, Slots, Subject};
-use crate::costing::{Call, Predictor};
+use crate::costing::{Call, Counted, Experience};
 use crate::ledger::Memory;
 use crate::observe::{Journal, Metrics, Totals};
 use crate::policy::Policy;
@@ -32,7 +32,7 @@ pub struct Ask {
     /// What it asks for.
     pub call: Call,
     /// Its input as counted.
-    pub input: Tokens,
+    pub input: Counted,
     /// Whose it is.
     pub caller: Caller,
     /// Where it goes and what it weighs.
@@ -90,8 +90,8 @@ pub struct Seen<'a> {
     pub ledger: &'a Memory,
     /// Running totals.
     pub totals: &'a Totals,
-    /// The predictor.
-    pub predictor: &'a Predictor,
+    /// What past requests taught.
+    pub experience: &'a Experience,
     /// Whether the gateway is shutting down.
     pub draining: bool,
 }
@@ -204,7 +204,7 @@ impl Gate {
             engine: &desk.engine,
             ledger: &desk.ledger,
             totals: &desk.totals,
-            predictor: &desk.predictor,
+            experience: &desk.experience,
             draining: desk.is_draining(),
         }))
     }

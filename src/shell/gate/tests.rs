@@ -7,7 +7,7 @@ use std::task::Poll;
 
 use super::{Ask, Denied, Gate, Patience};
 use crate::admission::{Ending, Outcome, Reason, Reported};
-use crate::costing::{Call, Effort, Prompt};
+use crate::costing::{Call, Counted, Effort, Prompt};
 use crate::ledger::Balance;
 use crate::observe::{Gauges, Metrics};
 use crate::policy;
@@ -37,7 +37,7 @@ fn ask(gate: &Gate, tenant: &str, patience: Patience) -> Ask {
     let selection = gate.policy().select(&tenant, None, "m").expect("every model is served");
     let caller = Caller { tenant, session: None, agent: Agent::Lead, wished_class: None };
     let (decision, arrived) = (gate.decision(), gate.clock().now());
-    Ask { decision, arrived, call, input: Tokens::new(100), caller, selection, patience }
+    Ask { decision, arrived, call, input: Counted::exactly(Tokens::new(100)), caller, selection, patience }
 }
 
 async fn admit(gate: &Gate, tenant: &str) -> Permit {
