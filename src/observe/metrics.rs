@@ -51,6 +51,7 @@ struct Inner {
     in_flight_requests: GaugeVec,
     in_flight_tokens: GaugeVec,
     prediction: GaugeVec,
+    input_estimate: GaugeVec,
 }
 
 /// What the gauges show of one class's queue.
@@ -77,6 +78,8 @@ pub struct Gauges {
     pub pools: Vec<(PoolIndex, u32, Tokens)>,
     /// Mean absolute error and mean error of the output prediction, in tokens.
     pub prediction_error: Vec<(&'static str, f64)>,
+    /// The same of the input, as counted and as corrected.
+    pub input_error: Vec<(&'static str, f64)>,
 }
 
 /// Makes metrics and registers them.
@@ -98,6 +101,10 @@ impl Maker {
 
     fn gauge(&self, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec, prometheus::Error> {
         self.register(GaugeVec::new(Opts::new(name, help), labels)?)
+    }
+
+    fn error(&self, name: &str, help: &str) -> Result<GaugeVec, prometheus::Error> {
+        self.gauge(name, help, &["measure"])
     }
 
     fn histogram(&self, name: &str, help: &str, labels: &[&str]) -> Result<HistogramVec, prometheus::Error> {
@@ -172,11 +179,9 @@ impl Metrics {
                 &["pool"],
             )?,
             in_flight_tokens: maker.gauge("tallygate_in_flight_tokens", "Their tokens.", &["pool"])?,
-            prediction: maker.gauge(
-                "tallygate_prediction_error_tokens",
-                "Error of the output prediction.",
-                &["measure"],
-            )?,
+            prediction: maker.error("tallygate_prediction_error_tokens", "Error of the output prediction.")?,
+            input_estimate: maker
+                .error("tallygate_input_error_tokens", "Error of the input expected, and of the bare count of it.")?,
             tenants: Mutex::new(HashSet::new()),
             policy,
             registry: maker.0,
@@ -248,6 +253,9 @@ impl Metrics {
         }
         for (measure, error) in &gauges.prediction_error {
             inner.prediction.with_label_values(&[*measure]).set(*error);
+        }
+        for (measure, error) in &gauges.input_error {
+            inner.input_estimate.with_label_values(&[*measure]).set(*error);
         }
         let mut text = Vec::new();
         TextEncoder::new().encode(&inner.registry.gather(), &mut text)?;

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::{Notify, oneshot};
 
-use crate::admission::{Ending, Engine, Event, Input, Options, Refusal, Slots, Subject};
-use crate::costing::{Call, Predictor};
+use crate::admission::{Attempt, Ending, Engine, Event, Input, Options, Refusal, Slots, Subject};
+use crate::costing::{Call, Counted, Experience};
 use crate::ledger::Memory;
 use crate::observe::{Journal, Metrics, Totals};
 use crate::policy::Policy;
@@ -32,7 +32,7 @@ pub struct Ask {
     /// What it asks for.
     pub call: Call,
     /// Its input as counted.
-    pub input: Tokens,
+    pub input: Counted,
     /// Whose it is.
     pub caller: Caller,
     /// Where it goes and what it weighs.
@@ -61,6 +61,8 @@ pub struct Patience {
     pub dispatch: Option<Span>,
     /// For something of the answer, from arrival.
     pub answer: Option<Span>,
+    /// Which try this is, of those it is willing to make.
+    pub attempt: Attempt,
 }
 
 /// Why a request is not let through.
@@ -88,8 +90,8 @@ pub struct Seen<'a> {
     pub ledger: &'a Memory,
     /// Running totals.
     pub totals: &'a Totals,
-    /// The predictor.
-    pub predictor: &'a Predictor,
+    /// What past requests taught.
+    pub experience: &'a Experience,
     /// Whether the gateway is shutting down.
     pub draining: bool,
 }
@@ -202,7 +204,7 @@ impl Gate {
             engine: &desk.engine,
             ledger: &desk.ledger,
             totals: &desk.totals,
-            predictor: &desk.predictor,
+            experience: &desk.experience,
             draining: desk.is_draining(),
         }))
     }

@@ -9,11 +9,11 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
 use crate::admission::{Ending, Outcome, Reported};
-use crate::costing::{Encoding, count_prompt};
+use crate::costing::{Encoding, Meter as InputMeter};
 use crate::policy::Policy;
 use crate::policy::model::{Caller, Selection};
 use crate::shell::{Ask, Denied, Gate, Patience, Permit};
-use crate::units::{DecisionId, Instant, PoolIndex, Span, Tokens};
+use crate::units::{DecisionId, Instant, PoolIndex, Span};
 
 use super::super::answer::Refused;
 use super::super::dialect::{AnswerForm, Dialect, Named, Parsed, Unreadable};
@@ -79,8 +79,8 @@ fn read(policy: &Policy, arrival: Arrival, body: &Bytes) -> Result<(Prepared, By
     let selection = select(policy, &caller, &parsed.call.model)?;
     let onward = parsed.forward(body, selection.model.as_str());
     let Parsed { call, answer: form, .. } = parsed;
-    let encoding = Encoding::of(selection.model.as_str());
-    let input: Tokens = count_prompt(encoding, &call.prompt);
+    let meter = InputMeter::of(selection.model.as_str());
+    let (encoding, input) = (meter.encoding(), meter.count(&call.prompt));
     let ask = Ask { decision, arrived, call, input, caller, selection, patience };
     Ok((Prepared { ask, encoding, form }, onward))
 }
