@@ -17,7 +17,7 @@ mod quote;
 mod recent;
 mod text;
 
-pub use cached::Sessions;
+pub use cached::{SessionKey, Sessions};
 pub use calibrate::{Calibration, InputScore};
 pub use call::{Attachment, Call, History, Prompt};
 pub use count::{COUNTED_TEXT, Counted, Encoding, Fit, Meter, OutputCounter, count_text};

@@ -42,8 +42,11 @@ async fn an_answer_in_one_piece_is_settled_for_its_usage_or_counted() {
     // Ten uncached at 1, ten cached at 0.1, five out at 2.
     assert_eq!(gateway.ended().await, (VirtualTokens::whole(10 + 1 + 10), once("completed")));
 
-    // The same connection serves the next request, whose answer says nothing of usage and is counted.
-    client.chat("", &chat(false)).await;
+    // The same connection serves the next request, whose answer says nothing of usage and is counted. It is for another
+    // model, of which nothing was learnt.
+    let mut other = chat(false);
+    other["model"] = json!("other");
+    client.chat("", &other).await;
     let silent = json!({"choices": [{"message": {"content": "one two three"}}]});
     upstream.next().await.answer("200 OK", &silent.to_string()).await;
     assert_eq!(client.answer().await.json(), silent);

@@ -2,6 +2,7 @@
 //! the books balance to the last millionth.
 
 mod apis;
+mod costing;
 mod endings;
 mod fanout;
 mod passing;
