@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
-use tallygate::costing::{Calibration, Encoding, Meter};
+use tallygate::costing::{Calibration, Encoding, InputCounter};
 use tallygate::units::{Model, TenantId, Tokens};
 use tallygate::wire::dialect::{AnswerForm, Dialect};
 
@@ -29,7 +29,7 @@ fn one(dialect: Dialect, data: &[u8]) {
         }
     };
     assert_eq!(parsed.call.bytes.get(), data.len() as u64);
-    let counted = Meter::of(&parsed.call.model).count(&parsed.call.prompt);
+    let counted = InputCounter::of(&parsed.call.model).count(&parsed.call.prompt);
     let (tenant, model) = (TenantId::from("t"), Model::from(parsed.call.model.as_str()));
     let mut calibration = Calibration::default();
     let most = counted.total().get().saturating_mul(3).saturating_add(2);

@@ -23,6 +23,8 @@ use super::flight::Flight;
 use super::input::Input;
 use super::order::{Question, Wait};
 use super::pool::{Pool, Slots};
+use super::promise::{Kept, Promised, until_bearable};
+use super::queue::Load;
 use super::refusal::{Reason, Refusal, Retry};
 use super::request::{Request, Subject};
 use super::ticket::Ticket;
@@ -83,6 +85,7 @@ impl Engine {
         self.now = self.now.max(now);
         for pool in &mut self.pools {
             pool.count_vacancy(self.now);
+            pool.promises.lapse(self.now);
         }
         self.expire();
         match input {
@@ -119,18 +122,27 @@ impl Engine {
         let deadline = self.deadline(&request);
         let cost = request.price.cost(&request.expected);
         let pool = request.subject.pool;
+        let promises = &mut self.pools[pool.index()].promises;
+        let (promised, all) = if promises.redeem(&request.subject, request.attempt, self.now) {
+            (Promised::default(), Promised::default())
+        } else {
+            (promises.expected(&request.subject, deadline), promises.promised(&request.subject, Instant::FAR))
+        };
         let question = Question {
             now: self.now,
             request: &request,
             deadline,
             pool: &self.pools[pool.index()],
             fanout: &self.fanout,
+            promised,
+            all_promised: all,
             draining: self.draining,
         };
         let at_once = question.pool.takes_at_once(&request, &self.fanout);
         match question.ask() {
             Err(objection) => {
                 let retry = self.retry(objection.wait);
+                self.promise(&request, cost, retry);
                 self.refuse(request.id, request.subject, objection.reason, retry, Span::ZERO);
             }
             Ok(victims) => {
@@ -198,7 +210,9 @@ impl Engine {
     fn displace(&mut self, pool: PoolIndex, victim: Victim) {
         let waiting = self.withdraw(pool, victim.slot);
         let class = &self.pools[pool.index()].tree.classes[waiting.place.class.index()];
-        let wait = class.drain.time_for(waiting.cost, self.now).into();
+        let promised = self.pools[pool.index()].promises.promised(&waiting.request.subject, Instant::FAR);
+        let work = waiting.cost + promised.of_tenant.work;
+        let wait = class.drain.time_for(work, self.now).into();
         self.refuse_waiting(waiting, victim.reason, wait);
     }
 
@@ -213,8 +227,10 @@ impl Engine {
             let waiting = self.withdraw(pool, slot);
             let waited = self.now.since(waiting.arrived_at);
             let pool = &self.pools[pool.index()];
-            let work = pool.ahead(&waiting.request).work();
-            let wait = pool.tree.classes[waiting.place.class.index()].drain.time_for(work, self.now).into();
+            let promised = pool.promises.promised(&waiting.request.subject, Instant::FAR);
+            let work = pool.ahead(&waiting.request, &promised).work();
+            let wait = pool.tree.classes[waiting.place.class.index()].drain.time_for(work, self.now);
+            let wait = wait.map(|predicted| until_bearable(predicted, waited)).into();
             self.refuse_waiting(waiting, Reason::Expired { waited }, wait);
         }
     }
@@ -229,6 +245,7 @@ impl Engine {
 
     fn refuse_waiting(&mut self, waiting: Waiting, reason: Reason, wait: Wait) {
         let retry = self.retry(wait);
+        self.promise(&waiting.request, waiting.cost, retry);
         let waited = self.now.since(waiting.arrived_at);
         self.refuse(waiting.request.id, waiting.request.subject, reason, retry, waited);
     }
@@ -237,6 +254,14 @@ impl Engine {
         let refusal = Refusal { request, subject, reason, retry };
         self.emit(Event::Refused { at: self.now, waited, refusal: refusal.clone() });
         self.effects.push(Effect::Answer { request, verdict: Verdict::Refused(refusal) });
+    }
+
+    /// Keeps room for a request that was told when to come back.
+    fn promise(&mut self, request: &Request, cost: VirtualTokens, retry: Retry) {
+        if let Retry::At(due) = retry {
+            let kept = Kept { load: Load::of(request.expected.total(), request.bytes), work: cost };
+            self.pools[request.subject.pool.index()].promises.give(&request.subject, self.now, due, kept);
+        }
     }
 
     /// Upward jitter of up to a fifth of the wait and a second, since clients add none of their own and would

@@ -13,6 +13,7 @@ use crate::units::{Agent, Instant, Limit, Span, VirtualTokens};
 use super::displace::{self, Displacement, Victim};
 use super::fanout::Fanout;
 use super::pool::Pool;
+use super::promise::{self, Promised};
 use super::queue::{Load, exceeded};
 use super::refusal::{Level, Reason};
 use super::request::Request;
@@ -46,6 +47,10 @@ pub(super) struct Question<'a> {
     pub(super) deadline: Instant,
     pub(super) pool: &'a Pool,
     pub(super) fanout: &'a Fanout,
+    /// What is kept from it for others of its tenant.
+    pub(super) promised: Promised,
+    /// Everybody of its tenant who was told to come back, whether they will or not.
+    pub(super) all_promised: Promised,
     pub(super) draining: bool,
 }
 
@@ -107,7 +112,14 @@ impl Question<'_> {
         }
         self.own_caps()?;
         match displace::plan(self.pool, self.request, self.load(), self.deadline) {
-            Displacement::Nobody => Ok(Vec::new()),
+            Displacement::Nobody => match self.kept_places() {
+                None => Ok(Vec::new()),
+                Some(reason) => {
+                    let class = &self.pool.tree.classes[self.request.subject.class.index()];
+                    let work = excess_of(reason, class.queued_cost) + self.all_promised.of_tenant.work;
+                    Err(Objection { reason, wait: class.drain.time_for(work, self.now).into() })
+                }
+            },
             Displacement::These(victims) => Ok(victims),
             Displacement::Newcomer(reason) => {
                 let class = &self.pool.tree.classes[self.request.subject.class.index()];
@@ -125,18 +137,34 @@ impl Question<'_> {
         let session = tenant.and_then(|tenant| self.pool.tree.find_session(tenant, subject.session.as_ref()));
         let session = session.map(|node| &self.pool.tree.sessions[node]);
         let tenant = tenant.map(|node| &self.pool.tree.tenants[node]);
+        let (kept, all) = (self.promised, self.all_promised);
+        let session = session.map(|node| (node.queued, node.queued_cost));
+        let tenant = tenant.map(|node| (node.queued, node.queued_cost));
         let levels = [
-            (Level::Session, &session_cap, session.map(|node| (node.queued, node.queued_cost))),
-            (Level::Tenant, &caps.tenant, tenant.map(|node| (node.queued, node.queued_cost))),
+            (Level::Session, &session_cap, session, kept.of_session, all.of_session),
+            (Level::Tenant, &caps.tenant, tenant, kept.of_tenant, all.of_tenant),
         ];
-        for (level, cap, held) in levels {
+        for (level, cap, held, kept, all) in levels {
             let (queued, queued_cost) = held.unwrap_or_default();
-            if let Some(reason) = exceeded(level, cap, queued, self.load()) {
-                let work = self.pool.ahead(self.request).of_class(excess_of(reason, queued_cost));
+            if let Some(reason) = exceeded(level, cap, queued.plus(kept.load), self.load()) {
+                let excess = excess_of(reason, queued_cost + kept.work) + all.work - kept.work;
+                let work = self.pool.ahead(self.request, &self.all_promised).of_class(excess);
                 return Err(Objection { reason, wait: self.time_for(work) });
             }
         }
         Ok(())
+    }
+
+    /// The shared cap that would be exceeded, were everybody of this tenant here who was told to come back.
+    fn kept_places(&self) -> Option<Reason> {
+        let tree = &self.pool.tree;
+        let (class, kept) = (self.request.subject.class, self.promised.of_tenant.load);
+        if kept.is_empty() {
+            return None;
+        }
+        let in_class = tree.classes[class.index()].queued.plus(kept);
+        exceeded(Level::Class, &self.pool.caps.class, in_class, self.load())
+            .or_else(|| exceeded(Level::Pool, &self.pool.caps.pool, tree.queued.plus(kept), self.load()))
     }
 
     /// The cap of the session. Requests that name no session are no session; and of the places of a session
@@ -157,11 +185,16 @@ impl Question<'_> {
             return Ok(());
         }
         let allowed = self.deadline.since(self.now);
-        match self.time_for(self.pool.ahead(self.request).work()) {
-            Wait::For(predicted) if predicted > allowed => Err(Objection {
-                reason: Reason::WaitTooLong { predicted, allowed },
-                wait: Wait::For(predicted.saturating_sub(allowed)),
-            }),
+        match self.time_for(self.pool.ahead(self.request, &self.promised).work()) {
+            Wait::For(predicted) if predicted > allowed => {
+                // Those who were told before come before, even those who may not.
+                let last = match self.time_for(self.pool.ahead(self.request, &self.all_promised).work()) {
+                    Wait::For(last) => last.saturating_add(promise::slack(last)),
+                    Wait::Unknown | Wait::Forever => predicted,
+                };
+                let wait = Wait::For(promise::until_bearable(last, allowed));
+                Err(Objection { reason: Reason::WaitTooLong { predicted, allowed }, wait })
+            }
             Wait::For(_) | Wait::Unknown | Wait::Forever => Ok(()),
         }
     }

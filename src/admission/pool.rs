@@ -14,6 +14,7 @@ use crate::units::{Bytes, ClassIndex, Instant, Limit, PoolIndex, Tokens, Virtual
 use super::deadline::Ahead;
 use super::fanout::Fanout;
 use super::flight::{Flight, Speed};
+use super::promise::{Promised, Promises};
 use super::queue::Load;
 use super::request::{Request, Subject};
 use super::tree::{Place, Slot, Tree};
@@ -42,6 +43,7 @@ pub(super) struct Pool {
     pub(super) caps: model::QueueCaps,
     pub(super) slots: Slots,
     pub(super) vacancy: Option<Vacancy>,
+    pub(super) promises: Promises,
 }
 
 impl Pool {
@@ -56,6 +58,7 @@ impl Pool {
             caps: pool.queue,
             slots,
             vacancy: None,
+            promises: Promises::default(),
         }
     }
 
@@ -87,8 +90,16 @@ impl Pool {
             && self.tree.classes.iter().all(|class| class.contest.first().is_none())
     }
 
-    /// The work that may be served before a newcomer.
-    pub(super) fn ahead(&self, request: &Request) -> Ahead {
+    /// The work that may be served before a newcomer, and what is kept for others of its own tenant.
+    pub(super) fn ahead(&self, request: &Request, promised: &Promised) -> Ahead {
+        let mut ahead = self.queued_ahead(request);
+        ahead.in_class += promised.in_class.work;
+        ahead.of_tenant += promised.of_tenant.work;
+        ahead.of_session += promised.of_session.work;
+        ahead
+    }
+
+    fn queued_ahead(&self, request: &Request) -> Ahead {
         let Subject { class, tenant, session, .. } = &request.subject;
         let weight = u64::from(request.weight.thousandths());
         let class_node = &self.tree.classes[class.index()];

@@ -58,6 +58,17 @@ impl Load {
         }
     }
 
+    /// So many of `all` parts of it, rounded up.
+    pub(super) fn part(self, part: u32, all: u32) -> Self {
+        let of = |amount: u64| (u128::from(amount) * u128::from(part)).div_ceil(u128::from(all.max(1)));
+        let of = |amount: u64| u64::try_from(of(amount)).unwrap_or(u64::MAX);
+        Self {
+            requests: u32::try_from(of(u64::from(self.requests))).unwrap_or(u32::MAX),
+            tokens: Tokens::new(of(self.tokens.get())),
+            bytes: Bytes::new(of(self.bytes.get())),
+        }
+    }
+
     pub(super) fn is_empty(self) -> bool {
         self.requests == 0
     }

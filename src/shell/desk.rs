@@ -91,6 +91,7 @@ impl Desk {
             id: ask.decision.request,
             subject: ask.subject(),
             agent: caller.agent,
+            attempt: ask.patience.attempt,
             weight: selection.weight,
             price: quote.price,
             expected: quote.expected,

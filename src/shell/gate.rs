@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::{Notify, oneshot};
 
-use crate::admission::{Ending, Engine, Event, Input, Options, Refusal, Slots, Subject};
+use crate::admission::{Attempt, Ending, Engine, Event, Input, Options, Refusal, Slots, Subject};
 use crate::costing::{Call, Counted, Experience};
 use crate::ledger::Memory;
 use crate::observe::{Journal, Metrics, Totals};
@@ -61,6 +61,8 @@ pub struct Patience {
     pub dispatch: Option<Span>,
     /// For something of the answer, from arrival.
     pub answer: Option<Span>,
+    /// Which try this is, of those it is willing to make.
+    pub attempt: Attempt,
 }
 
 /// Why a request is not let through.

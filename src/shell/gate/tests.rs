@@ -133,14 +133,15 @@ async fn a_dropped_permit_pays_for_what_was_produced() {
 async fn the_timer_refuses_what_waited_too_long() {
     let gate = gate("");
     let _running = admit(&gate, "a").await;
-    let patience = Patience { dispatch: Some(Span::from_millis(300)), answer: Some(Span::from_secs(60)) };
+    let patience =
+        Patience { dispatch: Some(Span::from_millis(300)), answer: Some(Span::from_secs(60)), ..Patience::default() };
     let before = gate.clock().now();
     let Err(Denied::Refused(refusal)) = gate.admit(ask(&gate, "b", patience)).await else { panic!("no room") };
     assert!(matches!(refusal.reason, Reason::Expired { .. }), "{refusal:?}");
     let waited = gate.clock().now().since(before);
     assert!(waited >= Span::from_millis(300) && waited < Span::from_millis(310), "{waited}");
     // A later deadline behind an earlier one is kept too.
-    let sooner = Patience { dispatch: Some(Span::from_millis(50)), answer: None };
+    let sooner = Patience { dispatch: Some(Span::from_millis(50)), ..Patience::default() };
     let later = gate.admit(ask(&gate, "b", patience));
     let sooner = gate.admit(ask(&gate, "c", sooner));
     let (later, sooner) = tokio::join!(later, sooner);
@@ -155,7 +156,7 @@ async fn a_client_that_hangs_up_soon_is_dispatched_in_time_or_refused() {
     tokio::time::advance(std::time::Duration::from_secs(2)).await;
     permit.began();
     // First bytes take two seconds, so a client that waits three must be dispatched within one.
-    let patience = Patience { dispatch: None, answer: Some(Span::from_secs(3)) };
+    let patience = Patience { answer: Some(Span::from_secs(3)), ..Patience::default() };
     let before = gate.clock().now();
     let Err(Denied::Refused(refusal)) = gate.admit(ask(&gate, "b", patience)).await else { panic!("no room") };
     assert!(matches!(refusal.reason, Reason::Expired { .. }), "{refusal:?}");

@@ -6,9 +6,10 @@ use tallygate::units::{Tokens, Usage};
 use super::chat;
 use crate::door::{Client, Gateway, Setup, Upstream, usual};
 
-/// A chat of some four hundred tokens.
+/// A chat of some four hundred tokens, for a model whose tokenizer is not known.
 fn long_chat() -> Value {
     let mut body = chat(false);
+    body["model"] = json!("m");
     body["messages"][0]["content"] = json!("one two three four ".repeat(100));
     body
 }
