@@ -9,6 +9,7 @@ mod check;
 mod dialects;
 mod door;
 mod doors;
+mod estimates;
 mod generated;
 mod published;
 mod scenarios;
