@@ -113,18 +113,10 @@ impl Engine {
 
     fn arrive(&mut self, request: Box<Request>) {
         debug_assert!(!self.queued.contains_key(&request.id), "request ids are never reused");
-        let deadline = self.deadline(&request);
         let cost = request.price.cost(&request.expected);
         let pool = request.subject.pool;
-        let question = Question {
-            now: self.now,
-            request: &request,
-            deadline,
-            pool: &self.pools[pool.index()],
-            fanout: &self.fanout,
-            draining: self.draining,
-        };
-        let at_once = question.pool.takes_at_once(&request, &self.fanout);
+        let question = self.question(self.now, &request);
+        let (deadline, at_once) = (question.deadline, question.takes_at_once());
         match question.ask() {
             Err(objection) => {
                 let retry = self.retry(objection.wait);
@@ -139,11 +131,23 @@ impl Engine {
         }
     }
 
+    /// What the gates are asked about a request at a moment.
+    pub(super) fn question<'a>(&'a self, now: Instant, request: &'a Request) -> Question<'a> {
+        Question {
+            now,
+            request,
+            deadline: self.deadline(now, request),
+            pool: &self.pools[request.subject.pool.index()],
+            fanout: &self.fanout,
+            draining: self.draining,
+        }
+    }
+
     /// The class's `max_wait` or the client's own deadline, whichever is sooner.
-    fn deadline(&self, request: &Request) -> Instant {
+    fn deadline(&self, now: Instant, request: &Request) -> Instant {
         let class = &self.policy.classes[request.subject.class.index()];
         let patience = match class.max_wait {
-            Limit::AtMost(span) => self.now + span,
+            Limit::AtMost(span) => now + span,
             Limit::Unlimited => Instant::FAR,
         };
         request.deadline.map_or(patience, |deadline| deadline.min(patience))

@@ -14,6 +14,26 @@ use crate::units::{Limit, SessionId, TenantId};
 
 use super::request::Subject;
 
+/// What is in flight of one principal, against its cap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InFlight {
+    /// Requests dispatched and unfinished.
+    pub requests: u32,
+    /// The most there may be.
+    pub cap: u32,
+}
+
+/// What the fan-out caps say of a request. It is never refused for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FanoutFound {
+    /// Its tenant's requests in flight, where a cap is set.
+    pub tenant: Option<InFlight>,
+    /// Its session's, where it names one and a cap is set.
+    pub session: Option<InFlight>,
+    /// Whether it has to wait until one of its own ends, whatever room there is.
+    pub waits_for_own: bool,
+}
+
 /// Requests in flight by tenant and session, against their caps.
 #[derive(Debug)]
 pub(super) struct Fanout {
@@ -37,6 +57,21 @@ impl Fanout {
                 !may_add(self.caps.per_session, self.sessions.get(&(tenant.clone(), session.clone())))
             }
             Some(_) | None => false,
+        }
+    }
+
+    /// What is in flight of a subject, against its caps.
+    pub(super) fn found(&self, subject: &Subject) -> FanoutFound {
+        let session = subject.session.as_ref();
+        let of_session = session.map(|session| (subject.tenant.clone(), session.clone()));
+        let in_flight = |cap: Limit<u32>, count: Option<&u32>| {
+            let cap = cap.cap()?;
+            Some(InFlight { requests: count.copied().unwrap_or(0), cap })
+        };
+        FanoutFound {
+            tenant: in_flight(self.caps.per_tenant, self.tenants.get(&subject.tenant)),
+            session: of_session.and_then(|key| in_flight(self.caps.per_session, self.sessions.get(&key))),
+            waits_for_own: self.blocks(subject),
         }
     }
 

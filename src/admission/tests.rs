@@ -1,6 +1,7 @@
 //! The machine as a whole, driven by hand.
 
 mod audit;
+mod explain;
 mod flow;
 mod order;
 mod queue;

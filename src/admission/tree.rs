@@ -303,6 +303,11 @@ impl Tree {
         self.sessions[session].queue.first().map(|(_, _, slot)| *slot)
     }
 
+    /// Deadline and arrival number of a session's first waiting request.
+    pub(super) fn first_of(&self, session: Node) -> Option<(Instant, u64)> {
+        self.sessions[session].queue.first().map(|(deadline, number, _)| (*deadline, *number))
+    }
+
     /// A tenant's waiting requests, the one with the latest deadline first.
     pub(super) fn by_latest_deadline(&self, tenant: Node) -> impl Iterator<Item = Slot> + '_ {
         self.tenants[tenant].by_deadline.iter().rev().map(|(_, _, slot)| *slot)
