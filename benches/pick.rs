@@ -15,7 +15,7 @@ use std::time::Instant as Clock;
 
 use tallygate::admission::{Effect, Ending, Engine, Input, Options, Outcome, Reported, Request, Subject, Verdict};
 use tallygate::policy::Policy;
-use tallygate::units::{Bytes, Instant, Limit, RequestId, Span, TenantId, TicketId, Tokens, Usage};
+use tallygate::units::{Agent, Bytes, Instant, Limit, RequestId, Span, TenantId, TicketId, Tokens, Usage};
 
 const TENANTS: u64 = 10_000;
 const QUEUED: u64 = 100_000;
@@ -94,6 +94,7 @@ impl Bench {
             price: selection.price,
             expected: Usage::plain(Tokens::new(100 + n % 400), Tokens::new(50 + n % 300)),
             output_cap: Limit::AtMost(Tokens::new(1_000)),
+            agent: Agent::Lead,
             choices: NonZeroU32::MIN,
             bytes: Bytes::new(2_000),
             deadline: None,

@@ -307,9 +307,9 @@ impl Engine {
         node.depart(place, &flight, self.now);
         self.emit_dispatched(&ticket, &flight);
         let subject = flight.request.subject.clone();
-        let weight = flight.request.weight;
+        let (weight, agent) = (flight.request.weight, flight.request.agent);
         self.flights.insert(ticket.id, flight);
-        if self.fanout.take(&subject) {
+        if self.fanout.take(&subject, agent) {
             self.refresh_everywhere(&subject);
         }
         self.charge_turn(pool, ticket.id, weight);

@@ -115,7 +115,7 @@ impl Engine {
             queue: Finding { found, objection: queue.err() },
             wait: Finding { found: question.wait_found(), objection: question.wait().err() },
             window: pool.window.found(request.expected.total()),
-            fanout: question.fanout.found(&request.subject),
+            fanout: question.fanout.found(&request.subject, request.agent),
             turn: pool.turn(request, question.deadline, cost, question.fanout),
             window_decides: pool.decides(),
         }

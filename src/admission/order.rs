@@ -8,7 +8,7 @@
 //! *Never* refuses for the queue or the wait what would not have to wait.
 
 use crate::policy::model::QueueCap;
-use crate::units::{Instant, Limit, Span, Tokens, VirtualTokens};
+use crate::units::{Agent, Instant, Limit, Span, Tokens, VirtualTokens};
 
 use super::deadline::time_at;
 use super::displace::{self, Displacement, Victim};
@@ -172,8 +172,7 @@ impl Question<'_> {
         let subject = &self.request.subject;
         let caps = &self.pool.caps;
         let tenant = self.pool.tree.find_tenant(subject.class, &subject.tenant);
-        // Requests that name no session are no session.
-        let session_cap = if subject.session.is_some() { caps.session } else { QueueCap::default() };
+        let session_cap = self.session_cap();
         let session = tenant.and_then(|tenant| self.pool.tree.find_session(tenant, subject.session.as_ref()));
         let session = session.map(|node| &self.pool.tree.sessions[node]);
         let tenant = tenant.map(|node| &self.pool.tree.tenants[node]);
@@ -185,6 +184,19 @@ impl Question<'_> {
             level(Level::Session, session_cap, session.map(|node| (node.queued, node.queued_cost))),
             level(Level::Tenant, caps.tenant, tenant.map(|node| (node.queued, node.queued_cost))),
         ]
+    }
+
+    /// The cap of the session. Requests that name no session are no session; and of the places of a session
+    /// that has more than one, the last is for the agent that leads it.
+    fn session_cap(&self) -> QueueCap {
+        let cap = self.pool.caps.session;
+        match (&self.request.subject.session, self.request.agent, cap.requests) {
+            (None, _, _) => QueueCap::default(),
+            (Some(_), Agent::Sub, Limit::AtMost(requests)) if requests >= 2 => {
+                QueueCap { requests: Limit::AtMost(requests - 1), ..cap }
+            }
+            (Some(_), _, _) => cap,
+        }
     }
 
     /// What is queued at every level, in the order their caps are checked.

@@ -16,6 +16,7 @@ use super::fanout::Fanout;
 use super::flight::{Flight, Speed};
 use super::queue::Load;
 use super::request::{Request, Subject};
+use super::session::QueueKey;
 use super::tree::{Place, Slot, Tree};
 use super::vtc::Standing;
 use super::window::Window;
@@ -99,8 +100,12 @@ impl Pool {
         let node = &self.tree.classes[class.index()];
         let tenant = self.tree.find_tenant(*class, name);
         let session = tenant.and_then(|tenant| self.tree.find_session(tenant, session_name.as_ref()));
-        let before = session.and_then(|session| self.tree.first_of(session)).filter(|(due, _)| *due <= deadline);
-        let head = before.map_or(u64::MAX, |(_, number)| number);
+        let newcomer: QueueKey = (deadline, u64::MAX, Slot::MAX);
+        let first = match session {
+            Some(session) => self.tree.sessions[session].next_with(request.agent, newcomer),
+            None => fanout.room(name, session_name.as_ref()).admits(request.agent).then_some(newcomer),
+        };
+        let head = first.map_or(u64::MAX, |(_, number, _)| number);
         let among_sessions = tenant.map(|tenant| {
             let member = session.map(|session| &self.tree.sessions[session].member);
             let name = session_name.as_ref().map_or("", SessionId::as_str);
@@ -108,16 +113,15 @@ impl Pool {
         });
         let among_tenants =
             node.contest.standing(tenant.map(|key| &self.tree.tenants[key].member), name.as_str(), head);
-        let leads_class = before.is_none()
+        let leads_class = first == Some(newcomer)
             && among_sessions.is_none_or(|standing| standing.first)
             && among_tenants.first
-            && !fanout.blocks_tenant(name)
-            && !fanout.blocks_session(name, session_name.as_ref());
+            && !fanout.blocks_tenant(name);
         let next = self.next_of(|other| {
-            let newcomer = leads_class && other == *class;
+            let is_newcomer = leads_class && other == *class;
             let cost =
-                if newcomer { Some(cost) } else { self.tree.head(other).map(|slot| self.tree.waiting[slot].cost) };
-            cost.map(|cost| (newcomer, cost))
+                if is_newcomer { Some(cost) } else { self.tree.head(other).map(|slot| self.tree.waiting[slot].cost) };
+            cost.map(|cost| (is_newcomer, cost))
         });
         Turn {
             min_share: node.owed.min_share(),
@@ -143,7 +147,7 @@ impl Pool {
         self.slots == Slots::Window
             && self.window.fits(request.expected.total())
             && !fanout.blocks_tenant(tenant)
-            && !fanout.blocks_session(tenant, session.as_ref())
+            && fanout.room(tenant, session.as_ref()).admits(request.agent)
             && self.tree.classes.iter().all(|class| class.contest.first().is_none())
     }
 
@@ -169,7 +173,7 @@ impl Pool {
         }
         if let Some(session) = self.tree.find_session(tenant, session.as_ref()) {
             let session = &self.tree.sessions[session];
-            ahead.of_session = session.queued_cost;
+            ahead.of_session = session.ahead_of(request.agent);
             ahead.sessions -= u64::from(session.member.is_eligible());
         }
         ahead
@@ -180,7 +184,7 @@ impl Pool {
         let load = Load::of(flight.need, Bytes::ZERO);
         let tenant = &mut self.tree.tenants[place.tenant];
         tenant.in_flight = tenant.in_flight.plus(load);
-        self.tree.sessions[place.session].in_flight += 1;
+        self.tree.sessions[place.session].depart(flight.request.agent);
         self.tree.served(place);
         self.tree.classes[place.class.index()].drain.served(now, flight.expected_cost);
         self.given(place.class, flight.expected_cost);
@@ -191,7 +195,7 @@ impl Pool {
         let load = Load::of(flight.need, Bytes::ZERO);
         let tenant = &mut self.tree.tenants[place.tenant];
         tenant.in_flight = tenant.in_flight.minus(load);
-        self.tree.sessions[place.session].in_flight -= 1;
+        self.tree.sessions[place.session].land(flight.request.agent);
         self.given(place.class, cost - flight.expected_cost);
     }
 

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use crate::units::{
-    Bytes, ClassIndex, Instant, Limit, PoolIndex, Price, RequestId, SessionId, TenantId, Tokens, Usage, Weight,
+    Agent, Bytes, ClassIndex, Instant, Limit, PoolIndex, Price, RequestId, SessionId, TenantId, Tokens, Usage, Weight,
 };
 
 /// Whom a request belongs to, and where it competes.
@@ -26,6 +26,8 @@ pub struct Request {
     pub id: RequestId,
     /// Whose it is.
     pub subject: Subject,
+    /// Who of the session's agents asks.
+    pub agent: Agent,
     /// The tenant's weight, frozen for this request.
     pub weight: Weight,
     /// The price list, frozen for this request.

@@ -73,7 +73,7 @@ impl Engine {
         if ending.outcome.is_complete() {
             pool.speed.learn(bill.usage.output(), flight.request.choices, flight.producing(now));
         }
-        let was_blocking = self.fanout.release(&subject);
+        let was_blocking = self.fanout.release(&subject, flight.request.agent);
         self.pools[subject.pool.index()].tree.refresh(flight.place, &self.fanout);
         if was_blocking {
             self.refresh_everywhere(&subject);

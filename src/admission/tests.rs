@@ -1,5 +1,6 @@
 //! The machine as a whole, driven by hand.
 
+mod agents;
 mod audit;
 mod explain;
 mod flow;

@@ -23,6 +23,7 @@ use super::debt::Debts;
 use super::fanout::Fanout;
 use super::queue::{Heaviest, Load, capped_units};
 use super::request::{Request, Subject};
+use super::session::{QueueKey, SessionNode};
 use super::vtc::{Contest, Member, Node};
 
 /// How many idle tenants of a class are remembered by name.
@@ -66,9 +67,6 @@ impl Waiting {
     }
 }
 
-/// Deadline, then arrival number.
-type QueueKey = (Instant, u64, Slot);
-
 #[derive(Debug)]
 pub(super) struct ClassNode {
     pub(super) contest: Contest,
@@ -92,16 +90,6 @@ pub(super) struct TenantNode {
     pub(super) in_flight: Load,
     pub(super) sessions: BTreeMap<Option<SessionId>, Node>,
     by_deadline: BTreeSet<QueueKey>,
-}
-
-#[derive(Debug)]
-pub(super) struct SessionNode {
-    pub(super) name: Option<SessionId>,
-    pub(super) member: Member,
-    pub(super) queued: Load,
-    pub(super) queued_cost: VirtualTokens,
-    pub(super) in_flight: u32,
-    queue: BTreeSet<QueueKey>,
 }
 
 /// One pool's principals and queues.
@@ -198,14 +186,7 @@ impl Tree {
         let parent = &mut self.tenants[tenant];
         let member = parent.contest.member(node, session_name(name.as_ref()), Weight::ONE);
         parent.sessions.insert(name.clone(), node);
-        entry.insert(SessionNode {
-            name,
-            member,
-            queued: Load::default(),
-            queued_cost: VirtualTokens::ZERO,
-            in_flight: 0,
-            queue: BTreeSet::new(),
-        });
+        entry.insert(SessionNode::new(name, member));
         node
     }
 
@@ -220,11 +201,11 @@ impl Tree {
             deadline: arrival.deadline,
             cost: arrival.cost,
         };
-        let (load, cost) = (waiting.load(), waiting.cost);
+        let (load, cost, agent) = (waiting.load(), waiting.cost, waiting.request.agent);
         let slot = self.waiting.vacant_key();
         let key = waiting.key(slot);
         self.waiting.insert(waiting);
-        self.sessions[place.session].queue.insert(key);
+        self.sessions[place.session].push(agent, key, cost);
         self.tenants[place.tenant].by_deadline.insert(key);
         self.count_queued(place, |queued, queued_cost| {
             *queued = queued.plus(load);
@@ -240,7 +221,7 @@ impl Tree {
         let waiting = self.waiting.remove(slot);
         let (place, key) = (waiting.place, waiting.key(slot));
         let (load, cost) = (waiting.load(), waiting.cost);
-        self.sessions[place.session].queue.remove(&key);
+        self.sessions[place.session].remove(waiting.request.agent, &key, cost);
         self.tenants[place.tenant].by_deadline.remove(&key);
         self.count_queued(place, |queued, queued_cost| {
             *queued = queued.minus(load);
@@ -267,8 +248,8 @@ impl Tree {
     pub(super) fn refresh(&mut self, place: Place, fanout: &Fanout) {
         let tenant = &mut self.tenants[place.tenant];
         let session = &mut self.sessions[place.session];
-        let head = session.queue.first().map(|(_, number, _)| *number);
-        let head = head.filter(|_| !fanout.blocks_session(&tenant.name, session.name.as_ref()));
+        session.give_room(fanout.room(&tenant.name, session.name.as_ref()));
+        let head = session.next().map(|(_, number, _)| number);
         tenant.contest.reseat(&mut session.member, head);
         self.refresh_tenant(place.tenant, fanout);
         self.rest(place);
@@ -278,7 +259,7 @@ impl Tree {
     pub(super) fn refresh_tenant(&mut self, node: Node, fanout: &Fanout) {
         let tenant = &mut self.tenants[node];
         let first = tenant.contest.first().filter(|_| !fanout.blocks_tenant(&tenant.name));
-        let head = first.and_then(|session| self.sessions[session].queue.first()).map(|(_, number, _)| *number);
+        let head = first.and_then(|session| self.sessions[session].next()).map(|(_, number, _)| number);
         self.classes[tenant.class.index()].contest.reseat(&mut tenant.member, head);
     }
 
@@ -300,12 +281,7 @@ impl Tree {
     pub(super) fn head(&self, class: ClassIndex) -> Option<Slot> {
         let tenant = self.classes[class.index()].contest.first()?;
         let session = self.tenants[tenant].contest.first()?;
-        self.sessions[session].queue.first().map(|(_, _, slot)| *slot)
-    }
-
-    /// Deadline and arrival number of a session's first waiting request.
-    pub(super) fn first_of(&self, session: Node) -> Option<(Instant, u64)> {
-        self.sessions[session].queue.first().map(|(deadline, number, _)| (*deadline, *number))
+        self.sessions[session].next().map(|(_, _, slot)| slot)
     }
 
     /// A tenant's waiting requests, the one with the latest deadline first.
@@ -323,7 +299,7 @@ impl Tree {
     fn rest(&mut self, place: Place) {
         let tenant = &mut self.tenants[place.tenant];
         let session = &mut self.sessions[place.session];
-        if session.queued.is_empty() && session.in_flight == 0 {
+        if session.is_idle() {
             tenant.contest.rest(&mut session.member);
         }
         self.drop_sessions(place.tenant);

@@ -151,7 +151,7 @@ impl Engine {
                         subject: Subject { pool, class, tenant, session },
                         virtual_tokens: seen.member.v(),
                         queued_requests: seen.queued.requests,
-                        in_flight_requests: seen.in_flight,
+                        in_flight_requests: seen.in_flight(),
                     }
                 })
             })

@@ -7,7 +7,8 @@
 use std::sync::Arc;
 
 use crate::units::{
-    Bytes, ClassIndex, Limit, Model, PoolIndex, Price, SessionId, Share, Span, TenantId, TokenWeight, Tokens, Weight,
+    Agent, Bytes, ClassIndex, Limit, Model, PoolIndex, Price, SessionId, Share, Span, TenantId, TokenWeight, Tokens,
+    Weight,
 };
 
 use super::pattern::Pattern;
@@ -51,10 +52,21 @@ pub struct Identity {
     pub tenant: Vec<TenantSource>,
     /// Listeners whose headers may name the tenant.
     pub trust: Trust,
-    /// Headers that may carry a session id, in order.
-    pub session: Vec<http::HeaderName>,
+    /// Where a session id may come from, in order.
+    pub session: Vec<SessionSource>,
     /// Headers that may carry a wished class, in order.
     pub class: Vec<http::HeaderName>,
+}
+
+/// One way to learn the session, and whether one of its sub-agents speaks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionSource {
+    /// The header that carries its id.
+    pub header: http::HeaderName,
+    /// A header that only sub-agents of the session send.
+    pub subagent: Option<http::HeaderName>,
+    /// A header in which a sub-agent with an id of its own names the session it belongs to.
+    pub parent: Option<http::HeaderName>,
 }
 
 /// One way to learn the tenant.
@@ -337,6 +349,8 @@ pub struct Caller {
     pub tenant: TenantId,
     /// The session the client says this belongs to.
     pub session: Option<SessionId>,
+    /// Which of the session's agents the client says it is.
+    pub agent: Agent,
     /// The class the client wishes for.
     pub wished_class: Option<String>,
 }

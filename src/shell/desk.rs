@@ -90,6 +90,7 @@ impl Desk {
         let request = Request {
             id: ask.decision.request,
             subject: ask.subject(),
+            agent: caller.agent,
             weight: selection.weight,
             price: quote.price,
             expected: quote.expected,

@@ -53,6 +53,18 @@ name! {
     Model
 }
 
+/// Who within a session speaks: the agent that leads it, or one that it started.
+///
+/// Client-asserted like the session itself: it only ever orders the requests of one session among themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Agent {
+    /// The one that leads the session, and whoever says nothing of agents.
+    #[default]
+    Lead,
+    /// One that another agent of the session started.
+    Sub,
+}
+
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident($int:ty), $prefix:literal) => {
         $(#[$doc])*

@@ -11,7 +11,7 @@ mod money;
 mod time;
 mod tokens;
 
-pub use ids::{ClassIndex, DecisionId, Model, PoolIndex, RequestId, SessionId, TenantId, TicketId};
+pub use ids::{Agent, ClassIndex, DecisionId, Model, PoolIndex, RequestId, SessionId, TenantId, TicketId};
 pub use limit::Limit;
 pub use money::{Price, VirtualTokens};
 pub use time::{Instant, Span};

@@ -9,8 +9,8 @@ use http::HeaderMap;
 use http::header::{AUTHORIZATION, HeaderName};
 use sha2::{Digest, Sha256};
 
-use crate::policy::model::{Caller, Identity, Listener, MetadataKey, TenantSource, Trust};
-use crate::units::{SessionId, TenantId};
+use crate::policy::model::{Caller, Identity, Listener, MetadataKey, SessionSource, TenantSource, Trust};
+use crate::units::{Agent, SessionId, TenantId};
 
 /// The longest name a client may give anything.
 pub const MAX_NAME: usize = 256;
@@ -93,9 +93,9 @@ pub fn identify_vouched(
     claims: &impl Claims,
 ) -> Result<Identified, IdentityError> {
     let (tenant, by_key) = tenant(rules, trusted, headers, claims)?;
-    let session = first_name(headers, &rules.session)?.map(SessionId::from);
+    let (session, agent) = session(headers, &rules.session)?;
     let wished_class = first_name(headers, &rules.class)?.map(str::to_owned);
-    Ok(Identified { caller: Caller { tenant, session, wished_class }, by_key })
+    Ok(Identified { caller: Caller { tenant, session, agent, wished_class }, by_key })
 }
 
 fn tenant(
@@ -127,6 +127,22 @@ fn tenant(
         }
     }
     Err(IdentityError::Unidentified(wanted(rules, trusted)))
+}
+
+/// The session that the first rule with a header names, and which of its agents speaks.
+///
+/// A sub-agent either sends the id of its session and something that marks it, or an id of its own and its
+/// session's as the parent's; both come out the same.
+fn session(headers: &HeaderMap, sources: &[SessionSource]) -> Result<(Option<SessionId>, Agent), IdentityError> {
+    for SessionSource { header, subagent, parent } in sources {
+        let Some(own) = name_in(headers, header)? else { continue };
+        let other = |header: &Option<HeaderName>| header.as_ref().map(|name| name_in(headers, name)).transpose();
+        let parent = other(parent)?.flatten().filter(|parent| *parent != own);
+        let marked = other(subagent)?.flatten().is_some();
+        let agent = if marked || parent.is_some() { Agent::Sub } else { Agent::Lead };
+        return Ok((Some(SessionId::from(parent.unwrap_or(own))), agent));
+    }
+    Ok((None, Agent::Lead))
 }
 
 /// What would have identified the caller, in words.
@@ -208,8 +224,8 @@ mod tests {
     use sha2::{Digest, Sha256};
 
     use super::{IdentityError, identify};
-    use crate::policy::model::{ApiKey, Identity, KeyRing, TenantSource, Trust};
-    use crate::units::TenantId;
+    use crate::policy::model::{ApiKey, Identity, KeyRing, SessionSource, TenantSource, Trust};
+    use crate::units::{Agent, TenantId};
 
     const TENANT: HeaderName = HeaderName::from_static("x-tenant-id");
 
@@ -221,9 +237,17 @@ mod tests {
         Identity {
             tenant,
             trust: Trust::Loopback,
-            session: vec![HeaderName::from_static("x-claude-code-session-id"), HeaderName::from_static("session-id")],
+            session: vec![
+                source("x-claude-code-session-id", Some("x-claude-code-agent-id"), None),
+                source("session-id", None, Some("x-parent-session-id")),
+            ],
             class: vec![HeaderName::from_static("x-priority")],
         }
+    }
+
+    fn source(id: &'static str, subagent: Option<&'static str>, parent: Option<&'static str>) -> SessionSource {
+        let name = HeaderName::from_static;
+        SessionSource { header: name(id), subagent: subagent.map(name), parent: parent.map(name) }
     }
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
@@ -268,6 +292,27 @@ mod tests {
         let caller = identified.expect("anonymous").caller;
         assert_eq!(caller.session.as_ref().map(crate::units::SessionId::as_str), Some("s1"));
         assert_eq!(caller.wished_class.as_deref(), Some("batch"));
+    }
+
+    #[test]
+    fn sub_agents_belong_to_the_session_that_started_them() {
+        let who = |pairs: &[(&'static str, &str)]| {
+            let caller = identify(&rules(true), true, &headers(pairs)).expect("anonymous").caller;
+            (caller.session.map(|session| session.as_str().to_owned()), caller.agent)
+        };
+        let session = |id: &str| Some(id.to_owned());
+        let (claude, agent) = ("x-claude-code-session-id", "x-claude-code-agent-id");
+        assert_eq!(who(&[]), (None, Agent::Lead));
+        assert_eq!(who(&[(claude, "s1")]), (session("s1"), Agent::Lead));
+        assert_eq!(who(&[(claude, "s1"), (agent, "a7")]), (session("s1"), Agent::Sub));
+        assert_eq!(who(&[(claude, "s1"), (agent, " ")]), (session("s1"), Agent::Lead), "an empty mark is none");
+        assert_eq!(who(&[(agent, "a7")]), (None, Agent::Lead), "nobody's sub-agent");
+        let parent = "x-parent-session-id";
+        assert_eq!(who(&[("session-id", "child"), (parent, "root")]), (session("root"), Agent::Sub));
+        assert_eq!(who(&[("session-id", "root"), (parent, "root")]), (session("root"), Agent::Lead));
+        assert_eq!(who(&[(parent, "root")]), (None, Agent::Lead), "a parent without a child says nothing");
+        // The first rule that names a session decides about its agents too.
+        assert_eq!(who(&[(claude, "s1"), ("session-id", "x"), (parent, "y")]), (session("s1"), Agent::Lead));
     }
 
     #[test]

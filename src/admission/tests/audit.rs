@@ -11,16 +11,19 @@ use proptest::prelude::*;
 use super::world::{Ask, World, class, of, policy, weight};
 use crate::admission::pool::{Pool, Slots};
 use crate::admission::queue::{Load, capped_units, per_weight};
+use crate::admission::tree::{Slot, Waiting};
+use crate::admission::vtc::Node;
 use crate::admission::{Engine, Event, Input, Outcome, Reported, RequestState};
 use crate::policy::Policy;
 use crate::policy::model::{Algorithm, Charge, Fanout, QueueCap, QueueCaps, Window};
-use crate::units::{Bytes, PoolIndex, RequestId, Span, TicketId, Tokens, Usage, VirtualTokens};
+use crate::units::{Agent, Bytes, PoolIndex, RequestId, Span, TicketId, Tokens, Usage, VirtualTokens};
 
 #[derive(Clone, Debug)]
 pub(super) enum Op {
     Ask {
         tenant: usize,
         session: usize,
+        agent: Agent,
         class: u16,
         input: u64,
         output: u64,
@@ -44,7 +47,7 @@ const SESSIONS: [Option<&str>; 4] = [None, Some("s"), Some("t"), Some("u")];
 pub(super) fn op() -> impl Strategy<Value = Op> {
     let ask = (
         0..TENANTS.len(),
-        0..SESSIONS.len(),
+        (0..SESSIONS.len(), prop::sample::select(vec![Agent::Lead, Agent::Sub])),
         0..3u16,
         0..300u64,
         0..300u64,
@@ -53,7 +56,7 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
         any::<bool>(),
     );
     prop_oneof![
-        8 => ask.prop_map(|(tenant, session, class, input, output, weight, deadline, streamed)| Op::Ask { tenant, session, class, input, output, weight, deadline, streamed }),
+        8 => ask.prop_map(|(tenant, (session, agent), class, input, output, weight, deadline, streamed)| Op::Ask { tenant, session, agent, class, input, output, weight, deadline, streamed }),
         1 => any::<u8>().prop_map(Op::Cancel),
         3 => (any::<u8>(), 0..700u64).prop_map(|(which, output)| Op::Progress(which, output)),
         6 => (any::<u8>(), 0..Outcome::ALL.len(), 0..3usize, 0..700u64).prop_map(|(a, b, c, d)| Op::Settle(a, b, c, d)),
@@ -129,9 +132,12 @@ pub(super) fn cases() -> u32 {
 
 /// What an operation asks for, where it asks.
 pub(super) fn asked(world: &World, op: &Op) -> Option<Ask> {
-    let Op::Ask { tenant, session, class, input, output, weight: heavy, deadline, streamed } = *op else { return None };
+    let Op::Ask { tenant, session, agent, class, input, output, weight: heavy, deadline, streamed } = *op else {
+        return None;
+    };
     Some(Ask {
         session: SESSIONS[session],
+        agent,
         class,
         input,
         output,
@@ -204,7 +210,7 @@ fn audit(world: &World) -> Result<(), TestCaseError> {
 
 fn audit_tree(engine: &Engine, pool: &Pool) -> Result<(), TestCaseError> {
     let tree = &pool.tree;
-    let sum = |keep: &dyn Fn(&crate::admission::tree::Waiting) -> bool| {
+    let sum = |keep: &dyn Fn(&Waiting) -> bool| {
         let kept = tree.waiting.iter().filter(|(_, waiting)| keep(waiting));
         kept.fold((Load::default(), VirtualTokens::ZERO), |(load, cost), (_, waiting)| {
             (load.plus(waiting.load()), cost + waiting.cost)
@@ -233,12 +239,42 @@ fn audit_tree(engine: &Engine, pool: &Pool) -> Result<(), TestCaseError> {
         for session in tenant.sessions.values() {
             let node = &tree.sessions[*session];
             prop_assert_eq!((node.queued, node.queued_cost), sum(&|waiting| waiting.place.session == *session));
-            let may = !node.queued.is_empty() && !engine.fanout.blocks_session(&tenant.name, node.name.as_ref());
-            prop_assert_eq!(node.member.is_eligible(), may);
+            let next = next_of_session(engine, pool, *session);
+            prop_assert_eq!(node.next().map(|(_, _, slot)| slot), next);
+            prop_assert_eq!(node.member.is_eligible(), next.is_some());
         }
     }
     audit_heaviest(pool)?;
     audit_order(engine, pool)
+}
+
+/// Whose turn an obvious reckoning says it is within a session.
+fn next_of_session(engine: &Engine, pool: &Pool, session: Node) -> Option<Slot> {
+    let name = pool.tree.sessions[session].name.as_ref();
+    let tenant = pool.tree.tenants.iter().find(|(_, tenant)| tenant.sessions.values().any(|node| *node == session));
+    let tenant = &tenant.expect("every session is some tenant's").1.name;
+    let flying = |agent: Agent, place: Option<Node>| {
+        let of_session = engine.flights.values().filter(move |flight| {
+            let subject = &flight.request.subject;
+            subject.tenant == *tenant && subject.session.as_ref() == name && flight.request.agent == agent
+        });
+        of_session.filter(|flight| place.is_none_or(|place| flight.place.session == place)).count()
+    };
+    let (leads, subagents) = (flying(Agent::Lead, None), flying(Agent::Sub, None));
+    let cap = engine.policy.fanout.per_session.cap().filter(|_| name.is_some()).map(|cap| cap as usize);
+    let may = |agent| match (cap, agent) {
+        (None, _) => true,
+        (Some(cap), Agent::Sub) if cap >= 2 => leads + subagents < cap && subagents < cap - 1,
+        (Some(cap), _) => leads + subagents < cap,
+    };
+    let lead_first = flying(Agent::Lead, Some(session)) == 0;
+    let waiting = pool.tree.waiting.iter().filter(|(_, waiting)| waiting.place.session == session);
+    let waiting = waiting.filter(|(_, waiting)| may(waiting.request.agent));
+    let order = |waiting: &Waiting| {
+        let after = lead_first && waiting.request.agent == Agent::Sub;
+        (after, waiting.deadline, waiting.number)
+    };
+    waiting.min_by_key(|(_, waiting)| order(waiting)).map(|(slot, _)| slot)
 }
 
 /// Whoever would leave a full queue first is who an obvious search would name.

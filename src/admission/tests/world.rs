@@ -12,7 +12,7 @@ use crate::policy::model::{
     TokenWeights, Trust, Unmetered, Window,
 };
 use crate::units::{
-    Bytes, ClassIndex, Instant, Limit, PoolIndex, Price, RequestId, SessionId, Share, Span, TenantId, TicketId,
+    Agent, Bytes, ClassIndex, Instant, Limit, PoolIndex, Price, RequestId, SessionId, Share, Span, TenantId, TicketId,
     TokenWeight, Tokens, Usage, VirtualTokens, Weight,
 };
 
@@ -70,6 +70,7 @@ pub(super) fn class(name: &str, rank: u32, min_share: f64) -> Class {
 pub(super) struct Ask {
     pub(super) tenant: &'static str,
     pub(super) session: Option<&'static str>,
+    pub(super) agent: Agent,
     pub(super) class: u16,
     pub(super) input: u64,
     pub(super) output: u64,
@@ -85,6 +86,7 @@ pub(super) fn of(tenant: &'static str) -> Ask {
     Ask {
         tenant,
         session: None,
+        agent: Agent::Lead,
         class: 0,
         input: 100,
         output: 100,
@@ -155,6 +157,7 @@ impl World {
             price,
             expected: Usage::plain(Tokens::new(ask.input), Tokens::new(ask.output)),
             output_cap: ask.cap.map(Tokens::new).into(),
+            agent: ask.agent,
             choices: std::num::NonZeroU32::new(ask.choices).expect("not zero"),
             bytes: Bytes::new(1_000),
             deadline: ask.deadline.map(at),

@@ -18,8 +18,10 @@ pub(crate) struct Identity {
     #[schemars(length(max = 16), example = [Listener::Proxy])]
     pub(crate) trust: Option<Vec<Listener>>,
 
-    /// Where the session is read from: the conversation or agent run that a request is part of. The client says
-    /// so itself; a session only ever divides the share of its own tenant.
+    /// Where the session is read from: the conversation or agent run that a request is part of. The first entry
+    /// whose header is there decides. The client says so itself; a session only ever divides the share of its own
+    /// tenant. The agents that another agent starts share its session and the session's caps, and one slot of
+    /// those always stays for the agent that leads.
     #[schemars(length(max = 32))]
     pub(crate) session: Vec<SessionSource>,
 
@@ -30,11 +32,24 @@ pub(crate) struct Identity {
 
 impl Default for Identity {
     fn default() -> Self {
-        let sessions = ["x-claude-code-session-id", "session-id", "x-session-id"];
+        let source = |header: &str, subagent: Option<&str>, parent: Option<&str>| SessionSource {
+            header: header.into(),
+            subagent: subagent.map(str::to_owned),
+            parent: parent.map(str::to_owned),
+        };
         Self {
             tenant: vec![TenantSource::Header("x-tenant-id".into()), TenantSource::Fallback("anonymous".into())],
             trust: None,
-            session: sessions.map(|header| SessionSource::Header(header.into())).into(),
+            session: vec![
+                // Claude Code
+                source("x-claude-code-session-id", Some("x-claude-code-agent-id"), None),
+                // Codex
+                source("session-id", Some("x-codex-parent-thread-id"), None),
+                // OpenCode
+                source("x-session-id", None, Some("x-parent-session-id")),
+                // NVIDIA Dynamo
+                source("x-dynamo-session-id", None, Some("x-dynamo-parent-session-id")),
+            ],
             class: vec![ClassSource::Header("x-priority".into())],
         }
     }
@@ -60,10 +75,21 @@ pub(crate) enum TenantSource {
 
 /// One place to read the session from.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum SessionSource {
-    /// A header.
-    Header(String),
+#[serde(deny_unknown_fields)]
+pub(crate) struct SessionSource {
+    /// The header that carries the id.
+    pub(crate) header: String,
+
+    /// A header that only the sub-agents of a session send, beside the id of the session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(example = "x-claude-code-agent-id")]
+    pub(crate) subagent: Option<String>,
+
+    /// A header in which a sub-agent that has an id of its own names the session it belongs to. Where it is there,
+    /// that is the session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(example = "x-parent-session-id")]
+    pub(crate) parent: Option<String>,
 }
 
 /// One place to read the wish for a class from.

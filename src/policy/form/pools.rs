@@ -149,7 +149,7 @@ pub(crate) struct Queue {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(example = 50_000_000)]
     pub(crate) per_tenant_bytes: Option<u64>,
-    /// Requests of each session.
+    /// Requests of each session. Where it is 2 or more, the last place stays for the agent that leads the session.
     pub(crate) per_session_requests: u32,
     /// Tokens of each session. When left out: no cap of its own.
     #[serde(skip_serializing_if = "Option::is_none")]

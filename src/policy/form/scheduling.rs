@@ -111,7 +111,9 @@ pub(super) fn example_tenants() -> Vec<Tenant> {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Fanout {
-    /// Of one session. A request that names no session has no such cap. When left out: no cap.
+    /// Of one session. What is more waits inside the session, and nothing is refused for it. Where it is 2 or more,
+    /// one of the slots stays for the agent that leads the session, however many others it started. A request that
+    /// names no session has no such cap. When left out: no cap.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1), example = 8)]
     pub(crate) per_session: Option<u32>,

@@ -7,7 +7,7 @@ use http::HeaderName;
 use crate::yaml::Mistakes;
 
 use super::super::keys::{self, KeysText};
-use super::super::model::{Identity, Listener, TenantSource, Trust};
+use super::super::model::{Identity, Listener, SessionSource, TenantSource, Trust};
 use super::{Checks, all, form, values};
 
 type ReadKeys<'read> = &'read mut dyn FnMut(&str) -> Result<KeysText, Mistakes>;
@@ -18,9 +18,8 @@ impl Checks<'_> {
         let trust = self.trust(form);
         let tenant = (0..).zip(&form.tenant).map(|(index, source)| self.tenant_source(index, source, read_keys));
         let tenant = all(tenant.collect());
-        let session: Vec<&str> = form.session.iter().map(|form::SessionSource::Header(header)| &**header).collect();
         let class: Vec<&str> = form.class.iter().map(|form::ClassSource::Header(header)| &**header).collect();
-        let session = self.headers("session", &session);
+        let session = self.sessions(&form.session);
         let class = self.headers("class", &class);
         Some(Identity { tenant: tenant?, trust, session: session?, class: class? })
     }
@@ -96,6 +95,28 @@ impl Checks<'_> {
                 Some(TenantSource::ApiKey(Arc::new(ring)))
             }
         }
+    }
+
+    fn sessions(&mut self, written: &[form::SessionSource]) -> Option<Vec<SessionSource>> {
+        let lower: Vec<String> = written.iter().map(|source| source.header.to_ascii_lowercase()).collect();
+        self.repeated(lower.iter().map(String::as_str), "header", |index| format!("/identity/session/{index}/header"));
+        all(written.iter().enumerate().map(|(index, source)| self.session_source(index, source)).collect())
+    }
+
+    fn session_source(&mut self, index: usize, source: &form::SessionSource) -> Option<SessionSource> {
+        let pointer = |key| format!("/identity/session/{index}/{key}");
+        for (key, other) in [("subagent", &source.subagent), ("parent", &source.parent)] {
+            if other.as_ref().is_some_and(|other| other.eq_ignore_ascii_case(&source.header)) {
+                self.mistake(&pointer(key), "is the header that carries the id of the session; name another");
+            }
+        }
+        let header = self.gate(&pointer("header"), values::header(&source.header));
+        let mut other = |key, written: &Option<String>| match written {
+            None => Some(None),
+            Some(written) => self.gate(&pointer(key), values::header(written)).map(Some),
+        };
+        let (subagent, parent) = (other("subagent", &source.subagent), other("parent", &source.parent));
+        Some(SessionSource { header: header?, subagent: subagent?, parent: parent? })
     }
 
     fn headers(&mut self, key: &str, written: &[&str]) -> Option<Vec<HeaderName>> {

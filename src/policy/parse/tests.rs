@@ -99,6 +99,8 @@ fn effects() -> BTreeMap<&'static str, Effect> {
         ("identity.tenant[].metadata", Changes("identity: {tenant: [{metadata: envoy.filters.http.jwt_authn/sub}]}")),
         ("identity.trust", Changes("identity: {trust: [proxy]}")),
         ("identity.session[].header", Changes("identity: {session: [{header: x-run}]}")),
+        ("identity.session[].subagent", Changes("identity: {session: [{header: x-run, subagent: x-agent}]}")),
+        ("identity.session[].parent", Changes("identity: {session: [{header: x-run, parent: x-parent-run}]}")),
         ("identity.class[].header", Changes("identity: {class: [{header: x-class}]}")),
         ("cost.weights.input", Changes("cost: {weights: {input: 3}}")),
         ("cost.weights.cached_input", Changes("cost: {weights: {cached_input: 3}}")),

@@ -13,7 +13,7 @@ use crate::observe::{Gauges, Metrics};
 use crate::policy;
 use crate::policy::model::Caller;
 use crate::shell::{Permit, drain};
-use crate::units::{Bytes, Instant, Limit, Span, TenantId, Tokens, Usage, VirtualTokens};
+use crate::units::{Agent, Bytes, Instant, Limit, Span, TenantId, Tokens, Usage, VirtualTokens};
 
 fn gate(pool: &str) -> Gate {
     let text = format!("version: 1\npools: [{{name: chat, models: [\"*\"], window: {{requests: 1}}{pool}}}]\n");
@@ -35,7 +35,7 @@ fn ask(gate: &Gate, tenant: &str, patience: Patience) -> Ask {
     };
     let tenant = TenantId::from(tenant);
     let selection = gate.policy().select(&tenant, None, "m").expect("every model is served");
-    let caller = Caller { tenant, session: None, wished_class: None };
+    let caller = Caller { tenant, session: None, agent: Agent::Lead, wished_class: None };
     let (decision, arrived) = (gate.decision(), gate.clock().now());
     Ask { decision, arrived, call, input: Tokens::new(100), caller, selection, patience }
 }

@@ -14,7 +14,7 @@ use crate::admission::{
 use crate::costing::{PredictKey, admissible};
 use crate::ledger::{Ledger, Memory, Movement};
 use crate::policy::model::{Charge, Policy, Selection};
-use crate::units::{Bytes, Instant, PoolIndex, RequestId, TicketId, Tokens, Usage, VirtualTokens};
+use crate::units::{Agent, Bytes, Instant, PoolIndex, RequestId, TicketId, Tokens, Usage, VirtualTokens};
 
 use super::guess::Guesser;
 use super::{Keep, Place, Run, Setup};
@@ -174,6 +174,7 @@ impl<'a> Desk<'a> {
             price: selection.price,
             expected: Usage::plain(demand.input, predicted),
             output_cap: demand.max_tokens,
+            agent: Agent::Lead,
             choices: NonZeroU32::MIN,
             bytes: Bytes::ZERO,
             deadline: demand.deadline.map(|span| demand.arrival + span),

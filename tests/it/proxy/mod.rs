@@ -3,6 +3,7 @@
 
 mod apis;
 mod endings;
+mod fanout;
 mod passing;
 mod refusals;
 
