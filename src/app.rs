@@ -15,9 +15,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::costing::Encoding;
 use crate::demo::{self, Demo};
-use crate::observe::Metrics;
+use crate::observe::{Decisions, Keep, Metrics};
 use crate::policy::{self, Policy};
-use crate::settings::Settings;
+use crate::settings::{Remember, Settings};
 use crate::shell::{self, Gate};
 use crate::sim::EngineSpec;
 use crate::units::Span;
@@ -89,7 +89,9 @@ impl App {
         let upstreams = policy.pools.iter().zip(upstream.addresses());
         let upstreams = upstreams.map(|(pool, uri)| (pool.name.to_string(), uri.to_string())).collect();
 
-        let gate = Gate::start(policy, metrics, seed(), epoch());
+        let Remember { most, bytes } = settings.decisions;
+        let decisions = Decisions::new(Keep { most, bytes });
+        let gate = Gate::start(policy, metrics, decisions, seed(), epoch());
         let token = settings.admin_token.as_ref().map(|secret| Token::new(secret.reveal().trim()));
         let admin_api = Admin::new(gate.clone(), token, admin.ip())?;
         let asked_by_envoy = ExtProc::new(gate.clone(), settings.door.clone(), grpc.ip());

@@ -347,8 +347,10 @@ impl Engine {
         flight.charged += amount;
         let (place, weight, subject) = (flight.place, flight.request.weight, flight.request.subject.clone());
         let request = flight.request.id;
+        let tree = &mut self.pools[subject.pool.index()].tree;
+        tree.sessions[place.session].charged += amount;
         if self.policy.fairness.algorithm != Algorithm::RoundRobin {
-            self.pools[subject.pool.index()].tree.charge(place, amount, weight);
+            tree.charge(place, amount, weight);
         }
         self.emit(Event::Charged { at: self.now, request, subject, amount });
     }

@@ -25,6 +25,8 @@ pub(super) struct SessionNode {
     pub(super) member: Member,
     pub(super) queued: Load,
     pub(super) queued_cost: VirtualTokens,
+    /// What it was charged, refunds taken off, since it was last unknown.
+    pub(super) charged: VirtualTokens,
     leads: Waiters,
     subagents: Waiters,
     /// Whom there was room for when its place was last brought up to date.
@@ -46,6 +48,7 @@ impl SessionNode {
             member,
             queued: Load::default(),
             queued_cost: VirtualTokens::ZERO,
+            charged: VirtualTokens::ZERO,
             leads: Waiters::default(),
             subagents: Waiters::default(),
             room: Room::Everybody,

@@ -7,11 +7,14 @@
 pub mod admin;
 pub mod answer;
 pub mod dialect;
+mod exact;
+pub mod explain;
 pub mod ext_proc;
 mod guard;
 pub mod identity;
 pub mod paths;
 pub mod proxy;
+mod record;
 pub mod server;
 
 pub use crate::costing::Call;

@@ -6,6 +6,7 @@
 
 mod admin;
 mod check;
+mod decisions;
 mod dialects;
 mod door;
 mod envoy;

@@ -4,11 +4,9 @@
 //! still being told), so each has a place of its own and none waits for another. What a decision has come to is read
 //! off them by [`Record::state`].
 
-use std::sync::Arc;
-
 use crate::admission::{Event, Explanation, Outcome, Refusal};
 use crate::policy::model::{Listener, Selection};
-use crate::units::{Bytes, Instant, Limit, RequestId, SessionId, Span, TenantId, Tokens, Usage, VirtualTokens};
+use crate::units::{Agent, Bytes, Instant, Limit, RequestId, SessionId, Span, TenantId, Tokens, Usage, VirtualTokens};
 
 /// One decision.
 #[derive(Clone, Debug)]
@@ -61,12 +59,14 @@ pub struct Known {
     pub tenant: TenantId,
     /// The session the client names.
     pub session: Option<SessionId>,
+    /// Which of the session's agents asks.
+    pub agent: Agent,
     /// The class the client wishes for.
     pub wished_class: Option<Box<str>>,
     /// Which of the policy's rules for the tenant decided, counted from zero.
     pub rule: usize,
     /// What the owner of the API key calls it.
-    pub key_name: Option<Arc<str>>,
+    pub key_name: Option<Box<str>>,
 }
 
 /// What a request asked for, what it was quoted, and what the core said of it on arrival.
@@ -262,6 +262,7 @@ impl Record {
             caller.tenant.as_str().len()
                 + text(caller.session.as_ref().map(SessionId::as_str))
                 + text(caller.wished_class.as_deref())
+                + text(caller.key_name.as_deref())
         });
         let asked = self
             .asked

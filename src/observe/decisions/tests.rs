@@ -1,7 +1,7 @@
 use super::{Answered, Came, Decisions, Found, Keep, Known, State, Wanted};
 use crate::admission::{Event, Subject};
 use crate::policy::model::Listener;
-use crate::units::{Bytes, ClassIndex, Instant, PoolIndex, RequestId, Span, TenantId};
+use crate::units::{Agent, Bytes, ClassIndex, Instant, PoolIndex, RequestId, Span, TenantId};
 
 const PLENTY: Bytes = Bytes::new(1_000_000);
 
@@ -10,7 +10,14 @@ fn came(path: &str) -> Came {
 }
 
 fn known(tenant: &str) -> Known {
-    Known { tenant: TenantId::from(tenant), session: None, wished_class: None, rule: 0, key_name: None }
+    Known {
+        tenant: TenantId::from(tenant),
+        session: None,
+        agent: Agent::Lead,
+        wished_class: None,
+        rule: 0,
+        key_name: None,
+    }
 }
 
 fn id(number: u64) -> RequestId {

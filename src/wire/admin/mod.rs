@@ -7,6 +7,7 @@
 //! Ready means able to decide. An engine that is down, or a queue that does not drain, is an alert and a field in
 //! `/v1/queues`, never unreadiness, or one engine would take every replica of the gateway down with it.
 
+mod decisions;
 mod rows;
 
 use std::net::IpAddr;
@@ -95,6 +96,8 @@ impl Admin {
             .route("/v1/pools", get(pools))
             .route("/v1/queues", get(queues))
             .route("/v1/requests", get(requests))
+            .route("/v1/decisions", get(decisions::list))
+            .route("/v1/decisions/{id}", get(decisions::one))
             .route("/metrics", get(metrics))
             .layer(middleware::from_fn_with_state(desk.clone(), check_token));
         let router = open.merge(guarded).fallback(unknown_path).method_not_allowed_fallback(read_only).with_state(desk);
@@ -213,7 +216,7 @@ async fn readyz(State(desk): State<Arc<Desk>>) -> Response {
 }
 
 async fn unknown_path() -> Response {
-    let paths = "/v1/tenants, /v1/tenants/{id}, /v1/pools, /v1/queues, /v1/requests, /metrics, /healthz, /readyz";
+    let paths = "/v1/tenants, /v1/tenants/{id}, /v1/pools, /v1/queues, /v1/requests, /v1/decisions, /v1/decisions/{id}, /metrics, /healthz, /readyz";
     fault(StatusCode::NOT_FOUND, &format!("there is nothing here; there is {paths}"))
 }
 

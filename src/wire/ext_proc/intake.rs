@@ -85,7 +85,8 @@ impl Undecided {
         let onward = Content::changed(&came, forward);
         drop((came, body));
         let form = parsed.answer;
-        let ask = Ask { decision, arrived, call: parsed.call, input, caller, selection, patience };
+        let dialect = dialect.name();
+        let ask = Ask { decision, dialect, arrived, call: parsed.call, input, caller, selection, patience };
         match gate.admit(ask).await {
             Ok(permit) => Ok(Admitted { permit, body: onward, encoding, form }),
             Err(Denied::Refused(refusal)) => Err(Refused::ByCore(refusal)),

@@ -23,7 +23,7 @@ use http::header::{CONTENT_ENCODING, HeaderMap};
 use tonic::Status;
 
 use crate::admission::{Ending, Outcome, Reported};
-use crate::policy::model::Caller;
+use crate::policy::model::{Caller, Listener};
 use crate::settings::Door;
 use crate::shell::Gate;
 use crate::units::{DecisionId, Instant, Span};
@@ -35,6 +35,7 @@ use super::super::proxy::coding::Coding;
 use super::super::proxy::metered::watch_for;
 use super::super::proxy::observed::Meter;
 use super::super::proxy::{self, headers::OURS, patience};
+use super::super::record;
 use super::envoy::{before_dispatch, in_place_of_upstream, unsupported_modes};
 use super::intake::{Admitted, Intake, Undecided, onward};
 use super::message::{
@@ -139,6 +140,7 @@ impl Life {
         let has_body = !headers.end_of_stream;
         let head = Head::read(headers)?;
         self.voice = Voice::of(&head.path, &head.headers);
+        record::came(&self.gate, self.decision, Listener::Grpc, &head.method, &head.path);
         let policy = self.gate.policy();
         let dialect = proxy::metered_in(policy, &head.method, &head.path, &head.headers, !has_body)?;
         if dialect.is_some() && !has_body {
@@ -146,6 +148,7 @@ impl Life {
         }
         let identified =
             identify_vouched(&policy.identity, self.trusted, &head.headers, vouched).map_err(proxy::refused)?;
+        record::identified(&self.gate, self.decision, &identified);
         identified.caller.tenant.as_str().clone_into(&mut self.tenant);
         let mut edit = onward(&head, identified.by_key);
         if let Some(dialect) = dialect {
@@ -160,6 +163,7 @@ impl Life {
             let intake = Intake { decision, arrived, dialect, coding, body_most, identified, patience };
             self.stage = Stage::Body(Box::new(intake));
         } else {
+            self.gate.decisions().passed(self.decision.request);
             self.stage = Stage::Free(Box::new(identified.caller));
         }
         Ok(Step::Answer(message::request_headers(edit)))
@@ -320,12 +324,8 @@ impl Life {
 
     fn refuse(&mut self, refused: &Refused) -> Step {
         self.stage = Stage::Passing;
-        let (code, decision) = (refused.code(), self.decision);
-        if !matches!(refused, Refused::ByCore(_)) {
-            self.gate.metrics().rejected(code);
-            tracing::debug!(target: "tallygate::decision", %decision, reason = code, "answered by the door");
-        }
-        let answer = refused.answer(decision, self.gate.clock().now(), self.voice);
+        let code = refused.code();
+        let answer = record::refused(&self.gate, self.decision, self.voice, refused);
         Step::LastAnswer(message::immediate(answer, code, self.told().text("reason", code)))
     }
 

@@ -21,6 +21,7 @@ use crate::units::{DecisionId, Tokens};
 use super::super::answer::{self, Refused};
 use super::super::dialect::{AnswerForm, Dialect, Parsed, Unreadable};
 use super::super::identity::identify;
+use super::super::record;
 use super::super::server::Body;
 use super::observed::{self, Framing, Watch};
 use super::{Proxy, UpstreamError, headers, patience};
@@ -46,6 +47,7 @@ impl Proxy {
         let arrived = self.gate.clock().now();
         let (head, incoming) = request.into_parts();
         let identified = identify(&self.gate.policy().identity, self.trusted, &head.headers).map_err(super::refused)?;
+        record::identified(&self.gate, decision, &identified);
         let patience = patience::read(&head.headers)?;
         let held = self.bodies.read(incoming, &head.headers).await?;
         let reading = read_body(self.gate.policy(), dialect, &identified.caller, held.bytes.clone()).await?;
@@ -54,7 +56,9 @@ impl Proxy {
         let onward_body = parsed.forward(&held.bytes, selection.model.as_str());
         let pool = selection.pool;
         let form = parsed.answer;
-        let ask = Ask { decision, arrived, call: parsed.call, input, caller: identified.caller, selection, patience };
+        let dialect = dialect.name();
+        let caller = identified.caller;
+        let ask = Ask { decision, dialect, arrived, call: parsed.call, input, caller, selection, patience };
         let mut permit = self.gate.admit(ask).await.map_err(|denied| match denied {
             Denied::Refused(refusal) => Refused::ByCore(refusal),
             Denied::Broken => Refused::Internal,
@@ -135,7 +139,16 @@ pub(in crate::wire) fn watch_for(
     }
 }
 
-fn read(policy: &Policy, dialect: Dialect, caller: &Caller, bytes: &Bytes) -> Result<Reading, Refused> {
+/// Reads, routes and counts a body.
+///
+/// # Errors
+/// When it is malformed, asks for what does not exist here, or names a model that no pool serves.
+pub(in crate::wire) fn read(
+    policy: &Policy,
+    dialect: Dialect,
+    caller: &Caller,
+    bytes: &Bytes,
+) -> Result<Reading, Refused> {
     let parsed = dialect.parse(bytes).map_err(|error| match error {
         Unreadable::Malformed(what) => Refused::Malformed(what),
         Unreadable::Unsupported(what) => Refused::Unsupported(what),

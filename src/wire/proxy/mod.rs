@@ -38,6 +38,7 @@ use super::dialect::{Dialect, Named, Voice};
 use super::guard;
 use super::identity::{IdentityError, identify, trusts};
 use super::paths::{self, Route};
+use super::record;
 use super::server::{Answering, Body};
 
 pub use upstream::{Upstream, UpstreamError};
@@ -68,11 +69,15 @@ impl Proxy {
         Box::pin(async move {
             let decision = proxy.gate.decision();
             let voice = Voice::of(request.uri().path(), request.headers());
-            match guard::guarded(proxy.route(decision, request)).await {
+            record::came(&proxy.gate, decision, Listener::Proxy, request.method(), request.uri().path());
+            let passing = record::Passing::new(&proxy.gate, decision);
+            let response = match guard::guarded(proxy.route(decision, request)).await {
                 Ok(Ok(response)) => response,
                 Ok(Err(refused)) => proxy.refuse(decision, voice, &refused),
                 Err(guard::Panicked) => proxy.refuse(decision, voice, &Refused::Internal),
-            }
+            };
+            passing.done();
+            response
         })
     }
 
@@ -89,10 +94,12 @@ impl Proxy {
     /// to the first.
     async fn unmetered(&self, decision: DecisionId, request: Request<Incoming>) -> Result<Response<Body>, Refused> {
         let identified = identify(&self.gate.policy().identity, self.trusted, request.headers()).map_err(refused)?;
+        record::identified(&self.gate, decision, &identified);
         let (head, incoming) = request.into_parts();
         let held = self.bodies.read(incoming, &head.headers).await?;
         let (pool, body) = renamed(self.gate.policy(), &identified.caller, &held.bytes)?;
         let onward = self.onward(pool, &head, identified.by_key, body);
+        self.gate.decisions().passed(decision.request);
         let response = self.upstream.send(onward, self.settings.begin_within).await.map_err(UpstreamError::refused)?;
         let (mut head, body) = response.into_parts();
         headers::clean_answer(&mut head.headers);
@@ -114,12 +121,7 @@ impl Proxy {
     }
 
     fn refuse(&self, decision: DecisionId, voice: Voice, refused: &Refused) -> Response<Body> {
-        if !matches!(refused, Refused::ByCore(_)) {
-            self.gate.metrics().rejected(refused.code());
-            tracing::debug!(target: "tallygate::decision", %decision, reason = refused.code(), "answered by the door");
-        }
-        refused
-            .answer(decision, self.gate.clock().now(), voice)
+        record::refused(&self.gate, decision, voice, refused)
             .map(|body| Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync())
     }
 }

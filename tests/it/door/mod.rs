@@ -9,11 +9,11 @@ use std::path::PathBuf;
 
 use tallygate::app::App;
 use tallygate::ledger::Balance;
-use tallygate::settings::{Door, LedgerKind, Settings};
+use tallygate::settings::{Door, LedgerKind, Remember, Settings};
 use tallygate::shell::{Gate, Seen};
 use tallygate::units::{Span, VirtualTokens};
 
-pub(crate) use client::Client;
+pub(crate) use client::{Answer, Client};
 pub(crate) use front::Front;
 pub(crate) use upstream::{Exchange, Upstream};
 
@@ -30,6 +30,7 @@ pub(crate) struct Setup {
     pub(crate) files: Vec<(&'static str, String)>,
     pub(crate) demo: bool,
     pub(crate) notice: Span,
+    pub(crate) remember: Remember,
 }
 
 impl Default for Setup {
@@ -42,7 +43,14 @@ impl Setup {
     /// With this policy.
     pub(crate) fn policy(text: &str) -> Self {
         let policy = format!("version: 1\n{text}\n");
-        Self { policy, door: Door::default(), files: Vec::new(), demo: false, notice: Span::ZERO }
+        Self {
+            policy,
+            door: Door::default(),
+            files: Vec::new(),
+            demo: false,
+            notice: Span::ZERO,
+            remember: Remember::default(),
+        }
     }
 
     /// Starts it in front of an upstream.
@@ -69,6 +77,7 @@ impl Setup {
             notice: self.notice,
             door: self.door,
             admin_token: None,
+            decisions: self.remember,
         };
         Gateway { app: App::start(settings).await.expect("a gateway"), _folder: folder }
     }
