@@ -10,6 +10,7 @@ mod decisions;
 mod dialects;
 mod door;
 mod envoy;
+mod explain;
 mod generated;
 mod proxy;
 mod published;

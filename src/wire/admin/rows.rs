@@ -96,11 +96,11 @@ pub(super) struct RequestRow {
     output_tokens: u64,
 }
 
-fn pool_name(policy: &Policy, pool: PoolIndex) -> String {
+pub(super) fn pool_name(policy: &Policy, pool: PoolIndex) -> String {
     policy.pools[pool.index()].name.to_string()
 }
 
-fn class_name(policy: &Policy, class: ClassIndex) -> String {
+pub(super) fn class_name(policy: &Policy, class: ClassIndex) -> String {
     policy.classes[class.index()].name.to_string()
 }
 

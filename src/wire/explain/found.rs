@@ -360,12 +360,13 @@ fn turn(explained: &Explanation) -> TurnRow {
     let turn = &explained.turn;
     let Standing { counter, level, eligible, .. } = turn.tenant;
     let next = if turn.next { "the next slot would be its" } else { "others go before it" };
+    let others = match eligible {
+        0 => "and nobody takes turns now".to_owned(),
+        _ => format!("where the least of the {eligible} that take turns is {level}"),
+    };
     let owed = if turn.owed.is_positive() { format!("; its class is owed {}", turn.owed) } else { String::new() };
     TurnRow {
-        says: format!(
-            "its tenant's counter would be {counter} where the least of the {eligible} that take turns is {level}{owed}: \
-             {next}"
-        ),
+        says: format!("its tenant's counter would be {counter}, {others}{owed}: {next}"),
         next: turn.next,
         min_share: f64::from(turn.min_share.millionths()) / 1e6,
         class_is_owed: turn.owed,

@@ -285,11 +285,11 @@ fn class_because(policy: &Policy, caller: &Caller, selection: &Selection) -> Str
         format!("the first of {rule}.classes")
     };
     match caller.wished_class.as_deref() {
-        None => format!("it wishes for none, and this is {fallback}"),
-        Some(wish) if wish == granted => format!("it wishes for it, and {rule}.classes grants it"),
+        None => format!("{fallback}, since it wishes for none"),
+        Some(wish) if wish == granted => format!("its wish, which {rule}.classes grants"),
         Some(wish) if policy.classes.iter().any(|class| *class.name == *wish) => {
-            format!("{rule}.classes does not grant its wish, {wish:?}, and this is {fallback}")
+            format!("{fallback}, since {rule}.classes does not grant its wish, {wish:?}")
         }
-        Some(wish) => format!("its wish, {wish:?}, is no class of this policy, and this is {fallback}"),
+        Some(wish) => format!("{fallback}, since its wish, {wish:?}, is no class of this policy"),
     }
 }

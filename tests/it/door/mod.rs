@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use tallygate::app::App;
 use tallygate::ledger::Balance;
-use tallygate::settings::{Door, LedgerKind, Remember, Settings};
+use tallygate::settings::{Door, LedgerKind, Remember, Secret, Settings};
 use tallygate::shell::{Gate, Seen};
 use tallygate::units::{Span, VirtualTokens};
 
@@ -31,6 +31,7 @@ pub(crate) struct Setup {
     pub(crate) demo: bool,
     pub(crate) notice: Span,
     pub(crate) remember: Remember,
+    pub(crate) admin_token: Option<Secret>,
 }
 
 impl Default for Setup {
@@ -76,7 +77,7 @@ impl Setup {
             grace: Span::from_secs(20),
             notice: self.notice,
             door: self.door,
-            admin_token: None,
+            admin_token: self.admin_token,
             decisions: self.remember,
         };
         Gateway { app: App::start(settings).await.expect("a gateway"), _folder: folder }
