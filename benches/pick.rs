@@ -13,7 +13,9 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Instant as Clock;
 
-use tallygate::admission::{Effect, Ending, Engine, Input, Options, Outcome, Reported, Request, Subject, Verdict};
+use tallygate::admission::{
+    Attempt, Effect, Ending, Engine, Input, Options, Outcome, Reported, Request, Subject, Verdict,
+};
 use tallygate::policy::Policy;
 use tallygate::units::{Agent, Bytes, Instant, Limit, RequestId, Span, TenantId, TicketId, Tokens, Usage};
 
@@ -95,6 +97,7 @@ impl Bench {
             expected: Usage::plain(Tokens::new(100 + n % 400), Tokens::new(50 + n % 300)),
             output_cap: Limit::AtMost(Tokens::new(1_000)),
             agent: Agent::Lead,
+            attempt: Attempt::Unsaid,
             choices: NonZeroU32::MIN,
             bytes: Bytes::new(2_000),
             deadline: None,

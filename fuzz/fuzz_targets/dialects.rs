@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
-use tallygate::costing::{Encoding, count_prompt};
+use tallygate::costing::{Encoding, Meter};
 use tallygate::wire::dialect::{AnswerForm, Dialect};
 
 const MODEL: &str = "another \"model\"";
@@ -28,7 +28,7 @@ fn one(dialect: Dialect, data: &[u8]) {
         }
     };
     assert_eq!(parsed.call.bytes.get(), data.len() as u64);
-    let _tokens = count_prompt(Encoding::O200k, &parsed.call.prompt);
+    let _counted = Meter::of(&parsed.call.model).count(&parsed.call.prompt);
     let same = parsed.forward(&body, &parsed.call.model);
     let renamed = parsed.forward(&body, MODEL);
     // What a door does not read it does not judge: a number too large for this parser passes to the upstream.

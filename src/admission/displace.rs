@@ -47,11 +47,11 @@ pub(super) fn plan(pool: &Pool, request: &Request, asked: Load, deadline: Instan
     if plan.victims.is_empty() { Displacement::Nobody } else { Displacement::These(plan.victims) }
 }
 
-/// The levels whose caps are shared, in the order they are checked, with so much queued at them.
-pub(super) fn shared_levels(pool: &Pool, in_class: Load, in_pool: Load) -> [Fullness; 2] {
+/// The levels whose caps are shared, in the order they are checked, with so much queued at them and so much kept.
+pub(super) fn shared_levels(pool: &Pool, in_class: Load, in_pool: Load, kept: Load) -> [Fullness; 2] {
     [
-        Fullness { level: Level::Class, cap: pool.caps.class, queued: in_class },
-        Fullness { level: Level::Pool, cap: pool.caps.pool, queued: in_pool },
+        Fullness { level: Level::Class, cap: pool.caps.class, queued: in_class, kept },
+        Fullness { level: Level::Pool, cap: pool.caps.pool, queued: in_pool, kept },
     ]
 }
 
@@ -76,7 +76,7 @@ impl Plan<'_> {
                 in_class = in_class.minus(*load);
             }
         }
-        shared_levels(self.pool, in_class, in_pool).iter().find_map(|level| level.exceeded(self.asked))
+        shared_levels(self.pool, in_class, in_pool, Load::default()).iter().find_map(|level| level.exceeded(self.asked))
     }
 
     fn leave(&mut self, slot: Slot, cap: Reason) {

@@ -23,10 +23,12 @@ use super::flight::Flight;
 use super::input::Input;
 use super::order::{Question, Wait};
 use super::pool::{Pool, Slots};
+use super::promise::{Kept, Promised, until_bearable};
+use super::queue::Load;
 use super::refusal::{Reason, Refusal, Retry};
 use super::request::{Request, Subject};
 use super::ticket::Ticket;
-use super::tree::{Arrival, Slot, Waiting};
+use super::tree::{Arrival, Place, Slot, Waiting};
 
 /// How a core is set up, beside its policy.
 #[derive(Clone, Copy, Debug, Default)]
@@ -81,6 +83,10 @@ impl Engine {
     /// A request's id must not be in use already, and its pool and class must be the policy's.
     pub fn on(&mut self, now: Instant, input: Input) -> Vec<Effect> {
         self.now = self.now.max(now);
+        for pool in &mut self.pools {
+            pool.count_vacancy(self.now);
+            pool.promises.lapse(self.now);
+        }
         self.expire();
         match input {
             Input::Arrive(request) => self.arrive(request),
@@ -117,9 +123,12 @@ impl Engine {
         let pool = request.subject.pool;
         let question = self.question(self.now, &request);
         let (deadline, at_once) = (question.deadline, question.takes_at_once());
-        match question.ask() {
+        let asked = question.ask();
+        self.pools[pool.index()].promises.redeem(&request.subject, request.attempt, self.now);
+        match asked {
             Err(objection) => {
                 let retry = self.retry(objection.wait);
+                self.promise(&request, cost, retry);
                 self.refuse(request.id, request.subject, objection.reason, retry, Span::ZERO);
             }
             Ok(victims) => {
@@ -133,14 +142,15 @@ impl Engine {
 
     /// What the gates are asked about a request at a moment.
     pub(super) fn question<'a>(&'a self, now: Instant, request: &'a Request) -> Question<'a> {
-        Question {
-            now,
-            request,
-            deadline: self.deadline(now, request),
-            pool: &self.pools[request.subject.pool.index()],
-            fanout: &self.fanout,
-            draining: self.draining,
-        }
+        let deadline = self.deadline(now, request);
+        let pool = &self.pools[request.subject.pool.index()];
+        let (promised, all_promised) = if pool.promises.redeems(&request.subject, request.attempt, now) {
+            (Promised::default(), Promised::default())
+        } else {
+            let subject = &request.subject;
+            (pool.promises.expected(subject, deadline), pool.promises.promised(subject, Instant::FAR))
+        };
+        Question { now, request, deadline, pool, fanout: &self.fanout, promised, all_promised, draining: self.draining }
     }
 
     /// The class's `max_wait` or the client's own deadline, whichever is sooner.
@@ -179,6 +189,11 @@ impl Engine {
     /// Takes a waiting request out for good and releases its hold.
     fn withdraw(&mut self, pool: PoolIndex, slot: Slot) -> Waiting {
         let waiting = self.dequeue(pool, slot);
+        if waiting.vacancy.is_positive() {
+            let Request { id, ref subject, weight, .. } = *waiting.request;
+            self.move_counters(waiting.place, subject.clone(), id, waiting.vacancy, weight);
+            self.emit(Event::Vacated { at: self.now, request: id, subject: subject.clone(), amount: waiting.vacancy });
+        }
         self.pools[pool.index()].tree.refresh(waiting.place, &self.fanout);
         self.post(&waiting.request.subject, waiting.request.id, Movement::Refund, waiting.cost);
         waiting
@@ -194,7 +209,9 @@ impl Engine {
     fn displace(&mut self, pool: PoolIndex, victim: Victim) {
         let waiting = self.withdraw(pool, victim.slot);
         let class = &self.pools[pool.index()].tree.classes[waiting.place.class.index()];
-        let wait = class.drain.time_for(waiting.cost, self.now).into();
+        let promised = self.pools[pool.index()].promises.promised(&waiting.request.subject, Instant::FAR);
+        let work = waiting.cost + promised.of_tenant.work;
+        let wait = class.drain.time_for(work, self.now).into();
         self.refuse_waiting(waiting, victim.reason, wait);
     }
 
@@ -209,8 +226,10 @@ impl Engine {
             let waiting = self.withdraw(pool, slot);
             let waited = self.now.since(waiting.arrived_at);
             let pool = &self.pools[pool.index()];
-            let work = pool.ahead(&waiting.request).work();
-            let wait = pool.tree.classes[waiting.place.class.index()].drain.time_for(work, self.now).into();
+            let promised = pool.promises.promised(&waiting.request.subject, Instant::FAR);
+            let work = pool.ahead(&waiting.request, &promised).work();
+            let wait = pool.tree.classes[waiting.place.class.index()].drain.time_for(work, self.now);
+            let wait = wait.map(|predicted| until_bearable(predicted, waited)).into();
             self.refuse_waiting(waiting, Reason::Expired { waited }, wait);
         }
     }
@@ -225,6 +244,7 @@ impl Engine {
 
     fn refuse_waiting(&mut self, waiting: Waiting, reason: Reason, wait: Wait) {
         let retry = self.retry(wait);
+        self.promise(&waiting.request, waiting.cost, retry);
         let waited = self.now.since(waiting.arrived_at);
         self.refuse(waiting.request.id, waiting.request.subject, reason, retry, waited);
     }
@@ -233,6 +253,14 @@ impl Engine {
         let refusal = Refusal { request, subject, reason, retry };
         self.emit(Event::Refused { at: self.now, waited, refusal: refusal.clone() });
         self.effects.push(Effect::Answer { request, verdict: Verdict::Refused(refusal) });
+    }
+
+    /// Keeps room for a request that was told when to come back.
+    fn promise(&mut self, request: &Request, cost: VirtualTokens, retry: Retry) {
+        if let Retry::At(due) = retry {
+            let kept = Kept { load: Load::of(request.expected.total(), request.bytes), work: cost };
+            self.pools[request.subject.pool.index()].promises.give(&request.subject, self.now, due, kept);
+        }
     }
 
     /// Upward jitter of up to a fifth of the wait and a second, since clients add none of their own and would
@@ -264,6 +292,7 @@ impl Engine {
         }
         for pool in &mut self.pools {
             pool.mark_backlog(self.now);
+            pool.note_vacancy(self.now);
         }
     }
 
@@ -274,7 +303,7 @@ impl Engine {
     }
 
     fn dispatch(&mut self, pool: PoolIndex, slot: Slot) {
-        let Waiting { request, place, arrived_at, deadline, cost, .. } = self.dequeue(pool, slot);
+        let Waiting { request, place, arrived_at, deadline, cost, vacancy, .. } = self.dequeue(pool, slot);
         self.tickets += 1;
         let ticket = Ticket {
             id: TicketId::new(self.tickets),
@@ -295,6 +324,7 @@ impl Engine {
             deadline,
             expected_cost: cost,
             charged: VirtualTokens::ZERO,
+            vacancy,
             reserved: cost,
             need,
             service: cost,
@@ -347,6 +377,18 @@ impl Engine {
         flight.charged += amount;
         let (place, weight, subject) = (flight.place, flight.request.weight, flight.request.subject.clone());
         let request = flight.request.id;
+        self.move_counters(place, subject, request, amount, weight);
+    }
+
+    /// Moves the counters of a request's principals. A refresh must follow.
+    fn move_counters(
+        &mut self,
+        place: Place,
+        subject: Subject,
+        request: RequestId,
+        amount: VirtualTokens,
+        weight: Weight,
+    ) {
         let tree = &mut self.pools[subject.pool.index()].tree;
         tree.sessions[place.session].charged += amount;
         if self.policy.fairness.algorithm != Algorithm::RoundRobin {

@@ -47,6 +47,17 @@ pub enum Event {
         /// By how much, before division by weight. Negative for a refund.
         amount: VirtualTokens,
     },
+    /// A request paid, on the fair counters, for room that stood empty before it, beyond what it is settled for.
+    Vacated {
+        /// When.
+        at: Instant,
+        /// Which.
+        request: RequestId,
+        /// Whose.
+        subject: Subject,
+        /// How much service could not be given meanwhile.
+        amount: VirtualTokens,
+    },
     /// A ticket ended.
     Settled {
         /// When.

@@ -38,6 +38,8 @@ pub(super) struct Flight {
     pub(super) expected_cost: VirtualTokens,
     /// What the fair counter was charged so far.
     pub(super) charged: VirtualTokens,
+    /// What it owes at least, for room that stood empty before it.
+    pub(super) vacancy: VirtualTokens,
     /// What the books hold so far.
     pub(super) reserved: VirtualTokens,
     /// What the window counts so far, in tokens and in service.

@@ -14,6 +14,7 @@ use super::deadline::time_at;
 use super::displace::{self, Displacement, Victim};
 use super::fanout::Fanout;
 use super::pool::Pool;
+use super::promise::{self, Kept, Promised};
 use super::queue::{Fullness, Load};
 use super::refusal::{Level, Reason};
 use super::request::Request;
@@ -51,6 +52,10 @@ pub(super) struct Question<'a> {
     pub(super) deadline: Instant,
     pub(super) pool: &'a Pool,
     pub(super) fanout: &'a Fanout,
+    /// What is kept from it for others of its tenant.
+    pub(super) promised: Promised,
+    /// Everybody of its tenant who was told to come back, whether they will or not.
+    pub(super) all_promised: Promised,
     pub(super) draining: bool,
 }
 
@@ -92,7 +97,7 @@ pub struct Size {
 /// What the predicted wait is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitFound {
-    /// The work that may be served before it, in virtual tokens.
+    /// The work that may be served before it, in virtual tokens, with what is kept for those who were told to come back.
     pub ahead: VirtualTokens,
     /// Its tenant's weight, in thousandths.
     pub weight: u64,
@@ -104,6 +109,16 @@ pub struct WaitFound {
     pub predicted: Option<Span>,
     /// How long it may.
     pub allowed: Limit<Span>,
+}
+
+/// One of the levels whose caps are the newcomer's own.
+struct Own {
+    level: Fullness,
+    /// What waits there costs.
+    queued_cost: VirtualTokens,
+    /// What has to be reckoned with of those who were told to come back, and all that was promised to them.
+    kept: Kept,
+    all: Kept,
 }
 
 impl Question<'_> {
@@ -147,7 +162,14 @@ impl Question<'_> {
         }
         self.own_caps()?;
         match displace::plan(self.pool, self.request, self.load(), self.deadline) {
-            Displacement::Nobody => Ok(Vec::new()),
+            Displacement::Nobody => match self.kept_places() {
+                None => Ok(Vec::new()),
+                Some(reason) => {
+                    let class = &self.pool.tree.classes[self.request.subject.class.index()];
+                    let work = excess_of(reason, class.queued_cost) + self.all_promised.of_tenant.work;
+                    Err(Objection { reason, wait: class.drain.time_for(work, self.now).into() })
+                }
+            },
             Displacement::These(victims) => Ok(victims),
             Displacement::Newcomer(reason) => {
                 let class = &self.pool.tree.classes[self.request.subject.class.index()];
@@ -158,17 +180,18 @@ impl Question<'_> {
     }
 
     fn own_caps(&self) -> Result<(), Objection> {
-        for (level, queued_cost) in self.own_levels() {
+        for Own { level, queued_cost, kept, all } in self.own_levels() {
             if let Some(reason) = level.exceeded(self.load()) {
-                let work = self.pool.ahead(self.request).of_class(excess_of(reason, queued_cost));
+                let excess = excess_of(reason, queued_cost + kept.work) + all.work - kept.work;
+                let work = self.pool.ahead(self.request, &self.all_promised).of_class(excess);
                 return Err(Objection { reason, wait: self.time_for(work) });
             }
         }
         Ok(())
     }
 
-    /// The levels whose caps are the newcomer's own, in the order they are checked, and what waits at each costs.
-    fn own_levels(&self) -> [(Fullness, VirtualTokens); 2] {
+    /// The levels whose caps are the newcomer's own, in the order they are checked.
+    fn own_levels(&self) -> [Own; 2] {
         let subject = &self.request.subject;
         let caps = &self.pool.caps;
         let tenant = self.pool.tree.find_tenant(subject.class, &subject.tenant);
@@ -176,14 +199,30 @@ impl Question<'_> {
         let session = tenant.and_then(|tenant| self.pool.tree.find_session(tenant, subject.session.as_ref()));
         let session = session.map(|node| &self.pool.tree.sessions[node]);
         let tenant = tenant.map(|node| &self.pool.tree.tenants[node]);
-        let level = |level, cap, held: Option<(Load, VirtualTokens)>| {
+        let (kept, all) = (self.promised, self.all_promised);
+        let level = |level, cap, held: Option<(Load, VirtualTokens)>, kept: Kept, all: Kept| {
             let (queued, queued_cost) = held.unwrap_or_default();
-            (Fullness { level, cap, queued }, queued_cost)
+            Own { level: Fullness { level, cap, queued, kept: kept.load }, queued_cost, kept, all }
         };
+        let session = session.map(|node| (node.queued, node.queued_cost));
+        let tenant = tenant.map(|node| (node.queued, node.queued_cost));
         [
-            level(Level::Session, session_cap, session.map(|node| (node.queued, node.queued_cost))),
-            level(Level::Tenant, caps.tenant, tenant.map(|node| (node.queued, node.queued_cost))),
+            level(Level::Session, session_cap, session, kept.of_session, all.of_session),
+            level(Level::Tenant, caps.tenant, tenant, kept.of_tenant, all.of_tenant),
         ]
+    }
+
+    /// The shared cap that would be exceeded, were everybody of this tenant here who was told to come back.
+    fn kept_places(&self) -> Option<Reason> {
+        if self.promised.of_tenant.load.is_empty() {
+            return None;
+        }
+        self.shared_levels().iter().find_map(|level| level.exceeded(self.load()))
+    }
+
+    fn shared_levels(&self) -> [Fullness; 2] {
+        let in_class = self.pool.tree.classes[self.request.subject.class.index()].queued;
+        displace::shared_levels(self.pool, in_class, self.pool.tree.queued, self.promised.of_tenant.load)
     }
 
     /// The cap of the session. Requests that name no session are no session; and of the places of a session
@@ -201,14 +240,13 @@ impl Question<'_> {
 
     /// What is queued at every level, in the order their caps are checked.
     pub(super) fn levels(&self) -> [Fullness; 4] {
-        let [(session, _), (tenant, _)] = self.own_levels();
-        let in_class = self.pool.tree.classes[self.request.subject.class.index()].queued;
-        let [class, pool] = displace::shared_levels(self.pool, in_class, self.pool.tree.queued);
+        let [session, tenant] = self.own_levels().map(|own| own.level);
+        let [class, pool] = self.shared_levels();
         [session, tenant, class, pool]
     }
 
     pub(super) fn wait_found(&self) -> WaitFound {
-        let ahead = self.pool.ahead(self.request);
+        let ahead = self.pool.ahead(self.request, &self.promised);
         let rate = self.pool.tree.classes[self.request.subject.class.index()].drain.per_second(self.now);
         let (work, takes_at_once) = (ahead.work(), self.takes_at_once());
         let work = if takes_at_once { VirtualTokens::ZERO } else { work };
@@ -229,10 +267,13 @@ impl Question<'_> {
         }
         match self.wait_found() {
             WaitFound { predicted: Some(predicted), allowed: Limit::AtMost(allowed), .. } if predicted > allowed => {
-                Err(Objection {
-                    reason: Reason::WaitTooLong { predicted, allowed },
-                    wait: Wait::For(predicted.saturating_sub(allowed)),
-                })
+                // Those who were told before come before, even those who may not.
+                let last = match self.time_for(self.pool.ahead(self.request, &self.all_promised).work()) {
+                    Wait::For(last) => last.saturating_add(promise::slack(last)),
+                    Wait::Unknown | Wait::Forever => predicted,
+                };
+                let wait = Wait::For(promise::until_bearable(last, allowed));
+                Err(Objection { reason: Reason::WaitTooLong { predicted, allowed }, wait })
             }
             _ => Ok(()),
         }

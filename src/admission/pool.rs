@@ -14,10 +14,12 @@ use crate::units::{Bytes, ClassIndex, Instant, Limit, PoolIndex, SessionId, Shar
 use super::deadline::Ahead;
 use super::fanout::Fanout;
 use super::flight::{Flight, Speed};
+use super::promise::{Promised, Promises};
 use super::queue::Load;
 use super::request::{Request, Subject};
 use super::session::QueueKey;
 use super::tree::{Place, Slot, Tree};
+use super::vacancy::Vacancy;
 use super::vtc::Standing;
 use super::window::Window;
 
@@ -58,7 +60,9 @@ pub(super) struct Pool {
     pub(super) speed: Speed,
     pub(super) max_request_tokens: Limit<Tokens>,
     pub(super) caps: model::QueueCaps,
-    slots: Slots,
+    pub(super) slots: Slots,
+    pub(super) vacancy: Option<Vacancy>,
+    pub(super) promises: Promises,
 }
 
 impl Pool {
@@ -72,6 +76,8 @@ impl Pool {
             max_request_tokens: pool.max_request_tokens,
             caps: pool.queue,
             slots,
+            vacancy: None,
+            promises: Promises::default(),
         }
     }
 
@@ -151,8 +157,16 @@ impl Pool {
             && self.tree.classes.iter().all(|class| class.contest.first().is_none())
     }
 
-    /// The work that may be served before a newcomer.
-    pub(super) fn ahead(&self, request: &Request) -> Ahead {
+    /// The work that may be served before a newcomer, and what is kept for others of its own tenant.
+    pub(super) fn ahead(&self, request: &Request, promised: &Promised) -> Ahead {
+        let mut ahead = self.queued_ahead(request);
+        ahead.in_class += promised.in_class.work;
+        ahead.of_tenant += promised.of_tenant.work;
+        ahead.of_session += promised.of_session.work;
+        ahead
+    }
+
+    fn queued_ahead(&self, request: &Request) -> Ahead {
         let Subject { class, tenant, session, .. } = &request.subject;
         let weight = u64::from(request.weight.thousandths());
         let class_node = &self.tree.classes[class.index()];

@@ -49,6 +49,8 @@ pub struct Fullness {
     pub cap: QueueCap,
     /// What is queued there now.
     pub queued: Load,
+    /// What is kept there for those who were refused and told to come back.
+    pub kept: Load,
 }
 
 /// What is queued at one level in one unit, against the cap in that unit.
@@ -58,7 +60,7 @@ pub struct Fill {
     pub unit: Unit,
     /// The most that may be queued, in that unit.
     pub cap: u64,
-    /// What is queued now, in that unit.
+    /// What is queued now, in that unit, with what is kept for those who were told to come back.
     pub queued: u64,
     /// What the request would add, in that unit.
     pub asked: u64,
@@ -77,7 +79,8 @@ impl Fullness {
     pub fn fills(&self, asked: Load) -> impl Iterator<Item = Fill> + '_ {
         Unit::ALL.into_iter().filter_map(move |unit| {
             let cap = cap_in(&self.cap, unit).cap()?;
-            Some(Fill { unit, cap, queued: self.queued.in_unit(unit), asked: asked.in_unit(unit) })
+            let queued = self.queued.plus(self.kept).in_unit(unit);
+            Some(Fill { unit, cap, queued, asked: asked.in_unit(unit) })
         })
     }
 
@@ -106,6 +109,17 @@ impl Load {
             requests: self.requests.saturating_sub(other.requests),
             tokens: self.tokens.saturating_sub(other.tokens),
             bytes: self.bytes.saturating_sub(other.bytes),
+        }
+    }
+
+    /// So many of `all` parts of it, rounded up.
+    pub(super) fn part(self, part: u32, all: u32) -> Self {
+        let of = |amount: u64| (u128::from(amount) * u128::from(part)).div_ceil(u128::from(all.max(1)));
+        let of = |amount: u64| u64::try_from(of(amount)).unwrap_or(u64::MAX);
+        Self {
+            requests: u32::try_from(of(u64::from(self.requests))).unwrap_or(u32::MAX),
+            tokens: Tokens::new(of(self.tokens.get())),
+            bytes: Bytes::new(of(self.bytes.get())),
         }
     }
 

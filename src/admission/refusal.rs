@@ -44,7 +44,8 @@ pub enum Reason {
         unit: Unit,
         /// The cap, in that unit.
         cap: u64,
-        /// What was queued at that level when the request was refused, in that unit, itself not included.
+        /// What was queued at that level when the request was refused, in that unit, itself not included, and for
+        /// a newcomer also what is kept for those of its tenant who were told to come back.
         queued: u64,
         /// What the request would have added, in that unit.
         asked: u64,
@@ -102,7 +103,7 @@ impl fmt::Display for Reason {
                 } else {
                     write!(
                         f,
-                        "the {level}'s queue is full: {queued} of {cap} {unit} are waiting and this request would add {asked}"
+                        "the {level}'s queue is full: {queued} of {cap} {unit} are taken by who waits or was told to come back, and this request would add {asked}"
                     )
                 }
             }

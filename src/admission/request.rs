@@ -19,6 +19,18 @@ pub struct Subject {
     pub session: Option<SessionId>,
 }
 
+/// Which try of its client a request is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Attempt {
+    /// The client does not say.
+    #[default]
+    Unsaid,
+    /// The first.
+    First,
+    /// One after a refusal or a failure.
+    Again,
+}
+
 /// A quoted request: identified, routed and priced.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -43,6 +55,8 @@ pub struct Request {
     /// The latest moment at which being dispatched is still of use to the client. The class's `max_wait` is
     /// applied by the core on top.
     pub deadline: Option<Instant>,
+    /// Which try it is.
+    pub attempt: Attempt,
     /// Whether the door sees the answer as it is produced. If not, an aborted answer is charged by time.
     pub streamed: bool,
 }

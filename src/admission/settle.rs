@@ -56,7 +56,12 @@ impl Engine {
         };
         let pool = flight.request.subject.pool;
         let bill = flight.bill(ending, now, &self.pools[pool.index()].speed);
-        self.charge(id, bill.cost - flight.charged);
+        let vacated = beyond(flight.vacancy, bill.cost);
+        let (request, subject) = (flight.request.id, flight.request.subject.clone());
+        self.charge(id, bill.cost + vacated - flight.charged);
+        if vacated.is_positive() {
+            self.emit(Event::Vacated { at: now, request, subject, amount: vacated });
+        }
         self.close(id, ending, bill);
     }
 

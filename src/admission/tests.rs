@@ -6,4 +6,5 @@ mod explain;
 mod flow;
 mod order;
 mod queue;
+mod vacancy;
 mod world;

@@ -55,6 +55,8 @@ pub(super) struct Waiting {
     pub(super) deadline: Instant,
     /// Its expected cost, all of it held.
     pub(super) cost: VirtualTokens,
+    /// What it owes for room that stood empty before it.
+    pub(super) vacancy: VirtualTokens,
 }
 
 impl Waiting {
@@ -200,6 +202,7 @@ impl Tree {
             arrived_at: arrival.arrived_at,
             deadline: arrival.deadline,
             cost: arrival.cost,
+            vacancy: VirtualTokens::ZERO,
         };
         let (load, cost, agent) = (waiting.load(), waiting.cost, waiting.request.agent);
         let slot = self.waiting.vacant_key();

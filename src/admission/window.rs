@@ -63,6 +63,13 @@ impl Window {
         }
     }
 
+    /// The room no request has, and all there is; where tokens are what is short, and not requests.
+    pub(super) fn free_tokens(&self) -> Option<(Tokens, Tokens)> {
+        let one_more = self.caps.requests.allows(self.requests.saturating_add(1));
+        let all = self.caps.tokens.cap().filter(|_| one_more)?;
+        Some((all.saturating_sub(self.tokens), all))
+    }
+
     pub(super) fn take(&mut self, need: Tokens, service: VirtualTokens) {
         self.requests += 1;
         self.grow(need, service);

@@ -184,7 +184,15 @@ fn quote(page: &mut Page, quote: &Value) {
         format!(" of at most {}", plain(&quote["output_cap"]))
     };
     let (input, output) = (plain(&quote["input_tokens"]), plain(&quote["predicted_output"]));
-    page.line("quote", &format!("{input} tokens in, {output} expected out{cap}: cost {}", number(&quote["cost"])));
+    let mut counted = plain(&quote["counted"]);
+    if quote["counted_input"] != quote["input_tokens"] {
+        counted = format!("counted as {}, {counted}", plain(&quote["counted_input"]));
+    }
+    if quote["cached_input"] != 0 {
+        counted = format!("{counted}, {} of them cached", plain(&quote["cached_input"]));
+    }
+    let cost = number(&quote["cost"]);
+    page.line("quote", &format!("{input} tokens in ({counted}), {output} expected out{cap}: cost {cost}"));
 }
 
 fn life(page: &mut Page, answer: &Value) {

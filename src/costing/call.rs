@@ -7,6 +7,7 @@ use std::num::NonZeroU32;
 
 use crate::units::{Bytes, Limit, Tokens};
 
+use super::image::Image;
 use super::predict::Effort;
 use super::text::Text;
 
@@ -47,17 +48,25 @@ pub struct Prompt {
     pub structured: Bytes,
     /// Images, audio and files.
     pub attachments: Vec<Attachment>,
+    /// Whether all of it is here.
+    pub history: History,
+}
+
+/// Where what was said before is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum History {
+    /// In the request, if anything was said before.
+    #[default]
+    Stated,
+    /// At the upstream, which only reports how long it was.
+    Upstream,
 }
 
 /// Something in a prompt that is not text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attachment {
-    /// An image at low detail.
-    ImageLow,
-    /// An image at any other detail. Its size is not known before it is fetched.
-    Image,
-    /// An image for one of Anthropic's models.
-    ImageClaude,
+    /// An image.
+    Image(Image),
     /// Sound, by the length of its base64.
     Audio(Bytes),
     /// A document, by the length of its base64; nothing when it is only named.

@@ -1,15 +1,16 @@
 //! Counts tokens, in bounded time.
 //!
 //! Text is counted with the tokenizer of OpenAI's models: `o200k_base`, or `cl100k_base` for the models that use it
-//! (by name, as tiktoken knows them). Other models' tokenizers differ by some ten per cent, which the settlement
-//! with the reported usage makes good. A chat costs what OpenAI documents for it: three tokens a message, one for
-//! the role, one more for a name, three to prime the reply. Tool definitions and other JSON cost a token for four
-//! bytes.
+//! (by name, as tiktoken knows them). For those the count of texts and markup is exact ([`Fit::Exact`]); other models'
+//! tokenizers differ by some ten per cent, which is learnt from what their usage reports (see `calibrate`). A chat
+//! costs what OpenAI documents for it: three tokens a message, one for the role, one more for a name, three to prime
+//! the reply. Tool definitions and other JSON cost a token for four bytes, for every model; images what the model's
+//! published formula says (see `image`).
 //!
 //! Exact up to [`COUNTED_TEXT`] bytes of text; of more, as much is counted, in pieces spread over all of it (see
 //! [`Text`](super::Text)), and the rest extrapolated. A text is cut into pieces of at most two kilobytes, in front of a
 //! space where there is one near, so that a megabyte of one letter or of blanks costs the tokenizer's regular
-//! expression and its merges no more than ordinary prose. A cut inside a word can add a token. Attachments are
+//! expression and its merges no more than ordinary prose. A cut inside a word can add a token. Sound and files are
 //! guessed, and say how below.
 //!
 //! Never fails, and never trusts a length the client states.
@@ -19,7 +20,8 @@ use tiktoken_rs::tokenizer::{Tokenizer, get_tokenizer};
 
 use crate::units::{Bytes, Tokens};
 
-use super::call::{Attachment, Prompt};
+use super::call::{Attachment, History, Prompt};
+use super::image::Formula;
 use super::text::cut;
 
 /// How much text is counted exactly, per request.
@@ -33,13 +35,6 @@ const REPLY_PRIMING: u64 = 3;
 
 /// Bytes of JSON to a token.
 const JSON_BYTES_PER_TOKEN: u64 = 4;
-
-/// OpenAI's tile formula for gpt-4o: a base, and 170 for each of at most eight 512-pixel tiles.
-const IMAGE_LOW: u64 = 85;
-const IMAGE_MOST: u64 = 85 + 8 * 170;
-
-/// Anthropic scales an image down to at most so many 28-pixel patches, a token each (its standard tier).
-const IMAGE_CLAUDE_MOST: u64 = 1_568;
 
 /// Ten tokens a second of sound at 128 kbit/s, base64 being four thirds of that.
 const AUDIO_BASE64_PER_TOKEN: u64 = 2_133;
@@ -93,19 +88,120 @@ pub fn count_text(encoding: Encoding, text: &str) -> Tokens {
     Tokens::new(count)
 }
 
-/// Counts what the model has to read.
-#[must_use]
-pub fn count_prompt(encoding: Encoding, prompt: &Prompt) -> Tokens {
-    let counted: Tokens = prompt.text.pieces().map(|piece| count_text(encoding, piece)).sum();
-    let text = counted + extrapolate(counted, prompt.text.kept(), prompt.text.beyond());
-    let messages = u64::from(prompt.messages);
-    let markup = match messages {
-        0 => 0,
-        _ => messages * (PER_MESSAGE + PER_ROLE) + u64::from(prompt.names) * PER_NAME + REPLY_PRIMING,
-    };
-    let structured = prompt.structured.get().div_ceil(JSON_BYTES_PER_TOKEN);
-    let attachments: Tokens = prompt.attachments.iter().map(guess).sum();
-    prompt.tokens + text + Tokens::new(markup) + Tokens::new(structured) + attachments
+/// How near the truth a count of texts and markup is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fit {
+    /// The tokenizer is the model's own.
+    Exact,
+    /// It is another model's.
+    #[default]
+    Near,
+}
+
+/// How a model's input is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meter {
+    encoding: Encoding,
+    fit: Fit,
+    images: Option<Formula>,
+}
+
+/// What a prompt was counted as, by what it is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Tokens the client encoded itself, which need no counting.
+    pub encoded: Tokens,
+    /// Texts.
+    pub text: Tokens,
+    /// What holds messages together.
+    pub markup: Tokens,
+    /// Tools and other JSON.
+    pub structured: Tokens,
+    /// Images, sound and files.
+    pub attachments: Tokens,
+    /// How near the truth texts and markup are.
+    pub fit: Fit,
+    /// Digits in the texts. Not tokens of their own, but what tokenizers differ in.
+    pub(super) digits: Tokens,
+    /// Characters beyond ASCII in the texts, likewise.
+    pub(super) wide: Tokens,
+    pub(super) history: History,
+}
+
+impl Counted {
+    /// A count of text and nothing else, for what is known to be exact.
+    #[must_use]
+    pub fn exactly(text: Tokens) -> Self {
+        Self { text, fit: Fit::Exact, ..Self::default() }
+    }
+
+    /// Whether there is more to read than what could be counted.
+    #[must_use]
+    pub fn is_partial(&self) -> bool {
+        self.history == History::Upstream
+    }
+
+    /// All of it.
+    #[must_use]
+    pub fn total(&self) -> Tokens {
+        self.encoded + self.text + self.markup + self.structured + self.attachments
+    }
+}
+
+impl Meter {
+    /// A model's, by its name after aliases.
+    #[must_use]
+    pub fn of(model: &str) -> Self {
+        let fit = match get_tokenizer(model) {
+            Some(Tokenizer::Cl100kBase | Tokenizer::O200kBase) => Fit::Exact,
+            _ => Fit::Near,
+        };
+        Self { encoding: Encoding::of(model), fit, images: Formula::of(model) }
+    }
+
+    /// The tokenizer it counts with.
+    #[must_use]
+    pub fn encoding(&self) -> Encoding {
+        self.encoding
+    }
+
+    /// Counts what the model has to read.
+    #[must_use]
+    pub fn count(&self, prompt: &Prompt) -> Counted {
+        let whole = |kept: Tokens| kept + extrapolate(kept, prompt.text.kept(), prompt.text.beyond());
+        let over = |count: fn(Encoding, &str) -> Tokens| {
+            whole(prompt.text.pieces().map(|piece| count(self.encoding, piece)).sum())
+        };
+        let messages = u64::from(prompt.messages);
+        let markup = match messages {
+            0 => 0,
+            _ => messages * (PER_MESSAGE + PER_ROLE) + u64::from(prompt.names) * PER_NAME + REPLY_PRIMING,
+        };
+        Counted {
+            encoded: prompt.tokens,
+            text: over(count_text),
+            markup: Tokens::new(markup),
+            structured: Tokens::new(prompt.structured.get().div_ceil(JSON_BYTES_PER_TOKEN)),
+            attachments: prompt.attachments.iter().map(|attachment| self.guess(attachment)).sum(),
+            fit: self.fit,
+            digits: over(|_, text| characters(text, |byte| byte.is_ascii_digit())),
+            // A character beyond ASCII begins with such a byte.
+            wide: over(|_, text| characters(text, |byte| byte >= 0xc0)),
+            history: prompt.history,
+        }
+    }
+
+    fn guess(&self, attachment: &Attachment) -> Tokens {
+        Tokens::new(match attachment {
+            Attachment::Image(image) => self.images.unwrap_or(Formula::usual(image.api)).cost(*image),
+            Attachment::Audio(base64) => base64.get().div_ceil(AUDIO_BASE64_PER_TOKEN),
+            Attachment::File(base64) => base64.get().div_ceil(FILE_BASE64_PER_TOKEN),
+        })
+    }
+}
+
+fn characters(text: &str, is_one: fn(u8) -> bool) -> Tokens {
+    Tokens::new(text.bytes().filter(|byte| is_one(*byte)).count() as u64)
 }
 
 /// What the uncounted part has if it is like the counted one.
@@ -113,16 +209,6 @@ fn extrapolate(counted: Tokens, kept: Bytes, beyond: Bytes) -> Tokens {
     let product = u128::from(counted.get()) * u128::from(beyond.get());
     let tokens = product.div_ceil(u128::from(kept.get().max(1)));
     Tokens::new(u64::try_from(tokens).unwrap_or(u64::MAX))
-}
-
-fn guess(attachment: &Attachment) -> Tokens {
-    Tokens::new(match attachment {
-        Attachment::ImageLow => IMAGE_LOW,
-        Attachment::Image => IMAGE_MOST,
-        Attachment::ImageClaude => IMAGE_CLAUDE_MOST,
-        Attachment::Audio(base64) => base64.get().div_ceil(AUDIO_BASE64_PER_TOKEN),
-        Attachment::File(base64) => base64.get().div_ceil(FILE_BASE64_PER_TOKEN),
-    })
 }
 
 /// Counts output that arrives in fragments.
@@ -183,8 +269,8 @@ impl OutputCounter {
 
 #[cfg(test)]
 mod tests {
-    use super::{COUNTED_TEXT, Encoding, OutputCounter, count_prompt, count_text};
-    use crate::costing::{Attachment, Prompt, Text};
+    use super::{COUNTED_TEXT, Encoding, Fit, Meter, OutputCounter, count_text};
+    use crate::costing::{Api, Attachment, Detail, Image, PixelSize, Prompt, Text};
     use crate::units::{Bytes, Tokens};
 
     const PROSE: &str = "The quick brown fox jumps over the lazy dog, and then it sleeps for 12 hours. ";
@@ -193,6 +279,10 @@ mod tests {
         let mut kept = Text::default();
         kept.push(text, COUNTED_TEXT);
         Prompt { messages: 1, text: kept, ..Prompt::default() }
+    }
+
+    fn count(prompt: &Prompt) -> u64 {
+        Meter::of("gpt-4o").count(prompt).total().get()
     }
 
     #[test]
@@ -219,19 +309,39 @@ mod tests {
     #[test]
     fn a_chat_costs_its_markup() {
         let mut named = prompt("hello world");
-        assert_eq!(count_prompt(Encoding::O200k, &named), Tokens::new(2 + 4 + 3));
+        assert_eq!(count(&named), 2 + 4 + 3);
         named.names = 1;
         named.structured = Bytes::new(41);
-        named.attachments = vec![Attachment::ImageLow, Attachment::Image, Attachment::Audio(Bytes::new(2_134))];
-        assert_eq!(count_prompt(Encoding::O200k, &named), Tokens::new(9 + 1 + 11 + 85 + 1_445 + 2));
-        assert_eq!(count_prompt(Encoding::O200k, &Prompt::default()), Tokens::ZERO);
+        let image = |size, detail| Attachment::Image(Image { size, detail, api: Api::OpenAi });
+        let square = PixelSize::new(1_024, 1_024);
+        let images = [image(None, Detail::Low), image(None, Detail::Full), image(square, Detail::Full)];
+        named.attachments = [images.as_slice(), &[Attachment::Audio(Bytes::new(2_134))]].concat();
+        let counted = Meter::of("gpt-4o").count(&named);
+        assert_eq!((counted.text, counted.markup), (Tokens::new(2), Tokens::new(8)));
+        assert_eq!((counted.structured, counted.attachments), (Tokens::new(11), Tokens::new(85 + 1_445 + 765 + 2)));
+        assert_eq!(counted.total().get(), 2 + 8 + 11 + 85 + 1_445 + 765 + 2);
+        assert_eq!(count(&Prompt::default()), 0);
+    }
+
+    #[test]
+    fn a_model_with_another_tokenizer_is_counted_nearly_and_its_images_by_the_api() {
+        for (model, fit) in
+            [("gpt-4o", Fit::Exact), ("gpt-4", Fit::Exact), ("gpt-oss-20b", Fit::Near), ("m", Fit::Near)]
+        {
+            assert_eq!(Meter::of(model).count(&prompt("x")).fit, fit, "{model}");
+        }
+        let image = |api| {
+            let image = Attachment::Image(Image { size: PixelSize::new(1_000, 1_000), detail: Detail::Full, api });
+            Meter::of("m").count(&Prompt { attachments: vec![image], ..Prompt::default() }).attachments.get()
+        };
+        assert_eq!((image(Api::OpenAi), image(Api::Anthropic)), (765, 1_296));
     }
 
     #[test]
     fn what_is_beyond_the_bound_is_taken_to_be_like_what_is_within() {
         let text = PROSE.repeat(4 * COUNTED_TEXT / PROSE.len());
         let exact = count_text(Encoding::O200k, &text).get();
-        let quick = count_prompt(Encoding::O200k, &prompt(&text)).get();
+        let quick = count(&prompt(&text));
         assert!(quick.abs_diff(exact) * 1_000 < exact, "{quick} for {exact}");
     }
 
@@ -240,7 +350,7 @@ mod tests {
         let dense = "0123456789 ".repeat(6 * COUNTED_TEXT / 11);
         for text in [format!("{}{dense}", " ".repeat(COUNTED_TEXT)), format!("{dense}{}", " ".repeat(COUNTED_TEXT))] {
             let exact = count_text(Encoding::O200k, &text).get();
-            let quick = count_prompt(Encoding::O200k, &prompt(&text)).get();
+            let quick = count(&prompt(&text));
             assert!(quick.abs_diff(exact) * 10 < exact, "{quick} for {exact}");
         }
     }
@@ -250,7 +360,7 @@ mod tests {
     fn pathological_text_is_cut_and_counted() {
         for unit in ["a", " ", "\n", "é", "0", "=", "a ", "\u{200b}", " \n"] {
             let text = unit.repeat(1_000_000 / unit.len());
-            let count = count_prompt(Encoding::O200k, &prompt(&text)).get();
+            let count = count(&prompt(&text));
             assert!(count > 1_000 && count <= 1_100_000, "{unit:?}: {count}");
         }
     }

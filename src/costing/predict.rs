@@ -24,17 +24,13 @@
 //! its requests fall back to the broader key. O(log keys) to learn, O(1) to predict. Deterministic: no chance,
 //! no clock. It never learns from a prediction and never predicts less than one token a choice.
 
-mod error;
-mod recent;
-
 use std::num::NonZeroU32;
 
 use crate::policy::model::EffortFactors;
 use crate::units::{Limit, Model, TenantId, Tokens};
 
-pub use error::Score;
-use error::Tally;
-use recent::Recent;
+use super::error::{Score, Tally};
+use super::recent::Recent;
 
 /// Observations' worth of belief in the broader key.
 const PRIOR_COUNT: f64 = 3.0;
@@ -237,6 +233,12 @@ impl Predictor {
         self.tenants.entry(tenant, |mean| mean.add(one, MOST_OBSERVATIONS));
         self.narrow.entry(key.narrow(), |mean| mean.add(one, MOST_OBSERVATIONS));
         self.overall.add(predicted, actual);
+    }
+
+    /// How good its predictions were so far, over all requests.
+    #[must_use]
+    pub fn overall(&self) -> Score {
+        self.overall.score()
     }
 
     /// How good its predictions were so far.

@@ -1,26 +1,49 @@
-//! Puts a price on a call: input as counted, output as predicted, under the price list the policy selects.
+//! Puts a price on a call: input as counted and corrected, how much of it is cached, output as predicted, under the
+//! price list the policy selects.
 //!
 //! Never more output than the client's own cap times the answers it asks for; a call without a cap has no cap here
-//! either. Never less than what the request insists on. A prediction never makes a request larger than its pool
-//! admits: whether it is too large for good is for its input and its own words to say, not for a guess.
+//! either. Never less than what the request insists on. Nothing that was learnt makes a request larger than its pool
+//! admits: whether it is too large for good is for its count and its own words to say, not for a guess. So a
+//! correction may bring a request below that size, but not above it where the bare count is not.
 
-use crate::policy::model::Selection;
-use crate::units::{Limit, Price, TenantId, Tokens, Usage};
+use crate::policy::model::{Caller, Selection};
+use crate::units::{Agent, Limit, Price, SessionId, Tokens, Usage};
 
+use super::cached::SessionKey;
 use super::call::Call;
-use super::predict::{PredictKey, Predictor};
+use super::count::Counted;
+use super::experience::Experience;
+use super::predict::PredictKey;
 
 /// A priced call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quote {
-    /// Input as counted, output as predicted.
+    /// Input as counted and corrected, output as predicted.
     pub expected: Usage,
     /// The most output all choices together can produce, where the client states a cap.
     pub output_cap: Limit<Tokens>,
     /// The price list.
     pub price: Price,
-    /// What the prediction was made from, to learn from its outcome.
+    /// What it was made from.
+    pub basis: Basis,
+}
+
+/// What a quote was made from, to learn from its outcome.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Basis {
+    /// What the output was predicted from.
     pub key: PredictKey,
+    /// What the input was corrected from.
+    pub counted: Counted,
+    /// The session it belongs to, if any, and which of its agents asks.
+    pub session: Option<(SessionId, Agent)>,
+}
+
+impl Basis {
+    pub(super) fn session_key(&self) -> Option<SessionKey> {
+        let (session, agent) = self.session.clone()?;
+        Some((self.key.tenant.clone(), session, agent, self.key.model.clone()))
+    }
 }
 
 impl Quote {
@@ -28,14 +51,14 @@ impl Quote {
     #[must_use]
     pub fn new(
         call: &Call,
-        input: Tokens,
-        tenant: &TenantId,
+        counted: Counted,
+        caller: &Caller,
         selection: &Selection,
-        predictor: &Predictor,
+        experience: &Experience,
         most: Limit<Tokens>,
     ) -> Self {
         let key = PredictKey {
-            tenant: tenant.clone(),
+            tenant: caller.tenant.clone(),
             model: selection.model.clone(),
             effort: call.effort,
             cap: call.cap,
@@ -46,8 +69,15 @@ impl Quote {
             Limit::AtMost(cap) => Limit::AtMost(cap.times(u64::from(call.choices.get()))),
         };
         let least = call.least.times(u64::from(call.choices.get()));
-        let output = admissible(predictor.predict(&key), input, most).max(least);
-        Self { expected: Usage::plain(input, output), output_cap, price: selection.price, key }
+        let corrected = experience.calibration.expect(&key.tenant, &key.model, &counted);
+        let input = most.cap().map_or(corrected, |most| corrected.min(most.max(counted.total())));
+        let output = admissible(experience.predictor.predict(&key), input, most).max(least);
+        let basis = Basis { key, counted, session: caller.session.clone().map(|session| (session, caller.agent)) };
+        let input = match basis.session_key() {
+            Some(session) => experience.sessions.split(&session, input),
+            None => Usage { uncached_input: input, ..Usage::default() },
+        };
+        Self { expected: input.with_output(output), output_cap, price: selection.price, basis }
     }
 }
 
@@ -58,104 +88,4 @@ pub fn admissible(predicted: Tokens, input: Tokens, most: Limit<Tokens>) -> Toke
 }
 
 #[cfg(test)]
-mod tests {
-    use std::num::NonZeroU32;
-
-    use super::Quote;
-    use crate::costing::{Call, Effort, Predictor, Prompt};
-    use crate::policy::model::{EffortFactors, Selection};
-    use crate::units::{Bytes, ClassIndex, Limit, Model, PoolIndex, Price, TenantId, TokenWeight, Tokens, Weight};
-
-    fn call(cap: Limit<Tokens>, choices: u32) -> Call {
-        Call {
-            model: "alias".into(),
-            prompt: Prompt::default(),
-            cap,
-            least: Tokens::ZERO,
-            choices: NonZeroU32::new(choices).expect("not zero"),
-            effort: Effort::Unstated,
-            streamed: false,
-            bytes: Bytes::ZERO,
-        }
-    }
-
-    fn selection() -> Selection {
-        Selection {
-            pool: PoolIndex::new(0),
-            model: Model::from("m"),
-            class: ClassIndex::new(0),
-            weight: Weight::ONE,
-            price: Price::new(TokenWeight::ONE, [TokenWeight::ONE; 5]),
-        }
-    }
-
-    fn quote(cap: Limit<Tokens>, choices: u32, predictor: &Predictor) -> Quote {
-        quote_within(cap, choices, predictor, Limit::Unlimited)
-    }
-
-    fn quote_within(cap: Limit<Tokens>, choices: u32, predictor: &Predictor, most: Limit<Tokens>) -> Quote {
-        let tenant = TenantId::from("acme");
-        Quote::new(&call(cap, choices), Tokens::new(100), &tenant, &selection(), predictor, most)
-    }
-
-    #[test]
-    fn a_prediction_never_exceeds_the_cap_of_all_choices() {
-        let predictor = Predictor::new(EffortFactors::NEUTRAL);
-        let capped = quote(Limit::AtMost(Tokens::new(50)), 3, &predictor);
-        assert_eq!(capped.output_cap, Limit::AtMost(Tokens::new(150)));
-        assert_eq!(capped.expected.output(), Tokens::new(150));
-        assert_eq!(quote(Limit::AtMost(Tokens::ZERO), 1, &predictor).expected.output(), Tokens::ZERO);
-        assert_eq!(quote(Limit::Unlimited, 3, &predictor).output_cap, Limit::Unlimited);
-    }
-
-    #[test]
-    fn a_poisoned_predictor_never_makes_a_request_too_large() {
-        let mut predictor = Predictor::new(EffortFactors::NEUTRAL);
-        let first = quote(Limit::Unlimited, 1, &predictor);
-        for _ in 0..50 {
-            predictor.learn(&first.key, Tokens::ZERO, Tokens::new(u64::MAX));
-        }
-        let within = |most: u64| {
-            let most = Limit::AtMost(Tokens::new(most));
-            quote_within(Limit::Unlimited, 128, &predictor, most).expected.total().get()
-        };
-        assert_eq!((within(1_000_000), within(150), within(100)), (1_000_000, 150, 100));
-        assert_eq!(within(99), 100, "the input alone is too large, and stays so");
-    }
-
-    #[test]
-    fn output_that_is_insisted_on_is_expected_for_every_choice() {
-        let predictor = Predictor::new(EffortFactors::NEUTRAL);
-        let forced = |least: u64| {
-            let mut call = call(Limit::AtMost(Tokens::new(900)), 2);
-            call.least = Tokens::new(least);
-            let tenant = TenantId::from("acme");
-            let most = Limit::Unlimited;
-            Quote::new(&call, Tokens::new(100), &tenant, &selection(), &predictor, most).expected.output()
-        };
-        assert_eq!(forced(900), Tokens::new(1_800), "all of it");
-        assert_eq!(forced(1), forced(0), "less than is expected anyway");
-    }
-
-    #[test]
-    fn what_may_have_no_output_teaches_nothing_about_it() {
-        let mut predictor = Predictor::new(EffortFactors::NEUTRAL);
-        let before = quote(Limit::Unlimited, 1, &predictor).expected;
-        let embedding = quote(Limit::AtMost(Tokens::ZERO), 1, &predictor);
-        for _ in 0..50 {
-            predictor.learn(&embedding.key, Tokens::ZERO, Tokens::ZERO);
-        }
-        assert_eq!(quote(Limit::Unlimited, 1, &predictor).expected, before);
-    }
-
-    #[test]
-    fn what_was_learnt_under_the_quotes_key_changes_the_next_quote() {
-        let mut predictor = Predictor::new(EffortFactors::NEUTRAL);
-        let first = quote(Limit::Unlimited, 1, &predictor);
-        assert_eq!((first.expected.input(), first.key.model.as_str()), (Tokens::new(100), "m"), "after aliases");
-        for _ in 0..50 {
-            predictor.learn(&first.key, first.expected.output(), Tokens::new(10));
-        }
-        assert!(quote(Limit::Unlimited, 1, &predictor).expected.output() < Tokens::new(20));
-    }
-}
+mod tests;

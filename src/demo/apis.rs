@@ -9,11 +9,11 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::costing::count_prompt;
+use crate::costing::Meter;
 use crate::units::{Limit, Tokens};
 use crate::wire::dialect::Dialect;
 
-use super::chat::{Chat, Delivery, ENCODING, Rejection, UsageIn};
+use super::chat::{Chat, Delivery, Rejection, UsageIn};
 use super::driver::Answered;
 use super::length::{EndsBecause, Wish};
 use super::stream::Header;
@@ -41,7 +41,8 @@ pub(super) fn parse(dialect: Dialect, body: &Bytes) -> Result<Chat, Rejection> {
         (true, true, false) => Delivery::Streamed(UsageIn::TheLast),
         (true, false, _) => Delivery::Streamed(UsageIn::NoChunk),
     };
-    Ok(Chat { input: count_prompt(ENCODING, &call.prompt), wish, delivery, model: call.model })
+    let input = Meter::of(&call.model).count(&call.prompt).total();
+    Ok(Chat { input, wish, delivery, model: call.model })
 }
 
 /// How many inputs are to be embedded.

@@ -10,7 +10,7 @@ use http::{StatusCode, header};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::costing::{COUNTED_TEXT, Encoding, Prompt, count_prompt};
+use crate::costing::{COUNTED_TEXT, Encoding, Meter, Prompt};
 use crate::units::{Limit, Tokens};
 
 use super::length::Wish;
@@ -135,7 +135,12 @@ pub(super) fn parse(body: &[u8]) -> Result<Chat, Rejection> {
         return Err(Rejection::bad(Some("messages"), "messages must not be empty"));
     }
     refuse_unsimulated(&form)?;
-    Ok(Chat { input: input_tokens(&form.messages), wish: wish(&form)?, delivery: delivery(&form)?, model: form.model })
+    Ok(Chat {
+        input: input_tokens(&form.model, &form.messages),
+        wish: wish(&form)?,
+        delivery: delivery(&form)?,
+        model: form.model,
+    })
 }
 
 fn refuse_unsimulated(form: &Form) -> Result<(), Rejection> {
@@ -190,7 +195,7 @@ fn delivery(form: &Form) -> Result<Delivery, Rejection> {
 }
 
 /// Counted as the gateway counts, so that its estimate can be judged by what the engine reports.
-fn input_tokens(messages: &[Message]) -> Tokens {
+fn input_tokens(model: &str, messages: &[Message]) -> Tokens {
     let mut prompt = Prompt { messages: u32::try_from(messages.len()).unwrap_or(u32::MAX), ..Prompt::default() };
     for message in messages {
         match &message.content {
@@ -204,7 +209,7 @@ fn input_tokens(messages: &[Message]) -> Tokens {
             None => {}
         }
     }
-    count_prompt(ENCODING, &prompt)
+    Meter::of(model).count(&prompt).total()
 }
 
 #[cfg(test)]

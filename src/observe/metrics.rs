@@ -41,6 +41,7 @@ struct Inner {
     disbelieved: IntCounterVec,
     tokens: IntCounterVec,
     service: CounterVec,
+    vacated: CounterVec,
     waited: HistogramVec,
     lasted: HistogramVec,
     unknown_tickets: IntCounterVec,
@@ -50,6 +51,7 @@ struct Inner {
     in_flight_requests: GaugeVec,
     in_flight_tokens: GaugeVec,
     prediction: GaugeVec,
+    input_estimate: GaugeVec,
 }
 
 /// What the gauges show of one class's queue.
@@ -76,6 +78,8 @@ pub struct Gauges {
     pub pools: Vec<(PoolIndex, u32, Tokens)>,
     /// Mean absolute error and mean error of the output prediction, in tokens.
     pub prediction_error: Vec<(&'static str, f64)>,
+    /// The same of the input, as counted and as corrected.
+    pub input_error: Vec<(&'static str, f64)>,
 }
 
 /// Makes metrics and registers them.
@@ -97,6 +101,10 @@ impl Maker {
 
     fn gauge(&self, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec, prometheus::Error> {
         self.register(GaugeVec::new(Opts::new(name, help), labels)?)
+    }
+
+    fn error(&self, name: &str, help: &str) -> Result<GaugeVec, prometheus::Error> {
+        self.gauge(name, help, &["measure"])
     }
 
     fn histogram(&self, name: &str, help: &str, labels: &[&str]) -> Result<HistogramVec, prometheus::Error> {
@@ -142,6 +150,11 @@ impl Metrics {
                 "Service settled, in virtual tokens.",
                 who,
             )?,
+            vacated: maker.amount(
+                "tallygate_vacated_virtual_tokens_total",
+                "Service that could not be given while room stood empty before requests that then did not use it.",
+                who,
+            )?,
             waited: maker.histogram("tallygate_queue_seconds", "Time from arrival to dispatch.", &["pool", "class"])?,
             lasted: maker.histogram(
                 "tallygate_request_seconds",
@@ -166,11 +179,9 @@ impl Metrics {
                 &["pool"],
             )?,
             in_flight_tokens: maker.gauge("tallygate_in_flight_tokens", "Their tokens.", &["pool"])?,
-            prediction: maker.gauge(
-                "tallygate_prediction_error_tokens",
-                "Error of the output prediction.",
-                &["measure"],
-            )?,
+            prediction: maker.error("tallygate_prediction_error_tokens", "Error of the output prediction.")?,
+            input_estimate: maker
+                .error("tallygate_input_error_tokens", "Error of the input expected, and of the bare count of it.")?,
             tenants: Mutex::new(HashSet::new()),
             policy,
             registry: maker.0,
@@ -206,6 +217,9 @@ impl Metrics {
                     inner.estimated.with_label_values(&[pool, outcome.name()]).inc();
                 }
             }
+            Event::Vacated { subject, amount, .. } => {
+                inner.vacated.with_label_values(&inner.who(subject)).inc_by(amount.as_f64().max(0.0));
+            }
             Event::UnknownTicket { .. } => inner.unknown_tickets.with_label_values::<&str>(&[]).inc(),
             Event::Queued { .. } | Event::Charged { .. } => {}
         }
@@ -239,6 +253,9 @@ impl Metrics {
         }
         for (measure, error) in &gauges.prediction_error {
             inner.prediction.with_label_values(&[*measure]).set(*error);
+        }
+        for (measure, error) in &gauges.input_error {
+            inner.input_estimate.with_label_values(&[*measure]).set(*error);
         }
         let mut text = Vec::new();
         TextEncoder::new().encode(&inner.registry.gather(), &mut text)?;

@@ -104,7 +104,11 @@ impl Totals {
                 entry.ring.add(*at, *amount);
                 self.pools.entry(subject.pool).or_default().add(*at, *amount);
             }
-            Event::Queued { .. } | Event::Settled { .. } | Event::Cancelled { .. } | Event::UnknownTicket { .. } => {}
+            Event::Queued { .. }
+            | Event::Vacated { .. }
+            | Event::Settled { .. }
+            | Event::Cancelled { .. }
+            | Event::UnknownTicket { .. } => {}
         }
     }
 

@@ -1,6 +1,6 @@
 //! What the lock protects: the core and everything that must change in step with it.
 //!
-//! One step takes an input to the core and carries out the effects: books, counts, lessons for the predictor. What
+//! One step takes an input to the core and carries out the effects: books, counts, lessons from how it went. What
 //! is to be said to others (verdicts, log lines) is handed back, to be said once the lock is released.
 
 use std::collections::HashMap;
@@ -9,13 +9,13 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use crate::admission::{Effect, Engine, Event, Input, Refusal, Request, Ticket, Verdict};
-use crate::costing::{PredictKey, Predictor, Quote};
+use crate::costing::{Basis, Experience, Quote};
 use crate::ledger::{Ledger, Memory};
 use crate::observe::{Metrics, Totals};
 use crate::policy::Policy;
 use crate::units::{Instant, Limit, PoolIndex, RequestId, Span, TicketId, Tokens, Usage};
 
-use super::gate::{Ask, Quoted};
+use super::gate::{Ask, Quoted, counting};
 use super::pace::Pace;
 use super::permit::Permit;
 
@@ -26,7 +26,7 @@ pub(super) type Answer = Result<Permit, Refusal>;
 #[derive(Debug)]
 pub(super) struct Desk {
     pub(super) engine: Engine,
-    pub(super) predictor: Predictor,
+    pub(super) experience: Experience,
     pub(super) ledger: Memory,
     pub(super) totals: Totals,
     metrics: Metrics,
@@ -42,14 +42,14 @@ pub(super) struct Desk {
 struct Waiter {
     to: oneshot::Sender<Answer>,
     pool: PoolIndex,
-    key: PredictKey,
+    basis: Basis,
     expected: Usage,
 }
 
 #[derive(Debug)]
 struct Flying {
-    key: PredictKey,
-    predicted: Tokens,
+    basis: Basis,
+    expected: Usage,
 }
 
 /// A verdict on its way.
@@ -70,7 +70,7 @@ impl Desk {
     pub(super) fn new(policy: &Arc<Policy>, engine: Engine, metrics: Metrics) -> Self {
         Self {
             engine,
-            predictor: Predictor::new(policy.cost.effort),
+            experience: Experience::new(policy.cost.effort),
             ledger: Memory::new(),
             totals: Totals::default(),
             metrics,
@@ -85,12 +85,11 @@ impl Desk {
     /// Quotes a request and asks the core. The verdict goes to `to`, now or later. Tells what was quoted and what every
     /// gate said.
     pub(super) fn arrive(&mut self, now: Instant, ask: &Ask, to: oneshot::Sender<Answer>) -> (Said, Quoted) {
-        // What has expired is not to be counted among those who wait.
-        let is_due = self.engine.next_wakeup().is_some_and(|due| due <= now);
-        let mut said = if is_due { self.step(now, Input::Tick) } else { Said::default() };
-        let (request, key) = self.quote(ask);
-        let quoted = self.explain(now, &request);
-        let waiter = Waiter { to, pool: ask.selection.pool, key, expected: request.expected };
+        // What has expired or lapsed by now is not to be told of as if it were there.
+        let mut said = self.step(now, Input::Tick);
+        let (request, basis) = self.quote(ask);
+        let quoted = self.explain(now, ask, &request);
+        let waiter = Waiter { to, pool: ask.selection.pool, basis, expected: request.expected };
         self.waiting.insert(request.id, waiter);
         let decided = self.step(now, Input::Arrive(Box::new(request)));
         said.deliveries.extend(decided.deliveries);
@@ -100,33 +99,39 @@ impl Desk {
 
     /// What would be quoted, and what every gate would say, if this came now.
     pub(super) fn would(&self, now: Instant, ask: &Ask) -> Quoted {
-        self.explain(now, &self.quote(ask).0)
+        self.explain(now, ask, &self.quote(ask).0)
     }
 
-    fn explain(&self, now: Instant, request: &Request) -> Quoted {
-        let (expected, output_cap) = (request.expected, request.output_cap);
-        Quoted { expected, output_cap, explained: self.engine.explain(now, request) }
+    fn explain(&self, now: Instant, ask: &Ask, request: &Request) -> Quoted {
+        Quoted {
+            counted: ask.input.total(),
+            counting: counting(&ask.input),
+            expected: request.expected,
+            output_cap: request.output_cap,
+            explained: self.engine.explain(now, request),
+        }
     }
 
     /// The request as the core is to see it, and what its prediction was made from.
-    fn quote(&self, ask: &Ask) -> (Request, PredictKey) {
+    fn quote(&self, ask: &Ask) -> (Request, Basis) {
         let Ask { call, caller, selection, .. } = ask;
         let most = self.most[selection.pool.index()];
-        let quote = Quote::new(call, ask.input, &caller.tenant, selection, &self.predictor, most);
+        let quote = Quote::new(call, ask.input, caller, selection, &self.experience, most);
         let request = Request {
             id: ask.decision.request,
             subject: ask.subject(),
             agent: caller.agent,
+            attempt: ask.patience.attempt,
             weight: selection.weight,
             price: quote.price,
             expected: quote.expected,
             output_cap: quote.output_cap,
-            choices: quote.key.choices,
+            choices: quote.basis.key.choices,
             bytes: call.bytes,
             deadline: self.deadline(ask, quote.expected.output()),
             streamed: call.streamed,
         };
-        (request, quote.key)
+        (request, quote.basis)
     }
 
     /// The latest useful moment of dispatch: what the client states for it, and what it states for the answer less
@@ -159,10 +164,10 @@ impl Desk {
     }
 
     fn answer(&mut self, request: RequestId, verdict: Verdict) -> Option<Delivery> {
-        let Waiter { to, pool, key, expected } = self.waiting.remove(&request)?;
+        let Waiter { to, pool, basis, expected } = self.waiting.remove(&request)?;
         let verdict = match verdict {
             Verdict::Admitted(ticket) => {
-                self.flying.insert(ticket.id, Flying { key, predicted: expected.output() });
+                self.flying.insert(ticket.id, Flying { basis, expected });
                 Ok((ticket, pool, expected))
             }
             Verdict::Refused(refusal) => Err(refusal),
@@ -174,11 +179,12 @@ impl Desk {
         self.totals.note(event);
         self.metrics.note(event);
         let Event::Settled { ticket, subject, outcome, usage, estimated, lasted, .. } = event else { return };
-        let Some(Flying { key, predicted }) = self.flying.remove(ticket) else { return };
-        // An estimate is made from the prediction, and learning from it would be learning from oneself.
+        let Some(Flying { basis, expected }) = self.flying.remove(ticket) else { return };
         if outcome.is_complete() && !estimated {
-            self.predictor.learn(&key, predicted, usage.output());
+            self.experience.learn(&basis, &expected, usage);
             self.paces[subject.pool.index()].completed(usage.output(), *lasted);
+        } else {
+            self.experience.unreported(&basis);
         }
     }
 

@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::{Notify, oneshot};
 
-use crate::admission::{Ending, Engine, Event, Explanation, Input, Options, Refusal, Slots, Subject, Ticket};
-use crate::costing::{Call, Predictor};
+use crate::admission::{Attempt, Ending, Engine, Event, Explanation, Input, Options, Refusal, Slots, Subject, Ticket};
+use crate::costing::{Call, Counted, Experience, Fit};
 use crate::ledger::Memory;
-use crate::observe::decisions::Asked;
+use crate::observe::decisions::{Asked, Counting};
 use crate::observe::{Decisions, Journal, Metrics, Totals};
 use crate::policy::Policy;
 use crate::policy::model::{Caller, Selection};
@@ -35,7 +35,7 @@ pub struct Ask {
     /// What it asks for.
     pub call: Call,
     /// Its input as counted.
-    pub input: Tokens,
+    pub input: Counted,
     /// Whose it is.
     pub caller: Caller,
     /// Where it goes and what it weighs.
@@ -60,6 +60,10 @@ impl Ask {
 /// What a request is quoted, and what every gate says of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Quoted {
+    /// Its input as counted.
+    pub counted: Tokens,
+    /// How near the truth that count is.
+    pub counting: Counting,
     /// What it is expected to use.
     pub expected: Usage,
     /// The most output it can produce, where it states a cap.
@@ -75,6 +79,8 @@ pub struct Patience {
     pub dispatch: Option<Span>,
     /// For something of the answer, from arrival.
     pub answer: Option<Span>,
+    /// Which try this is, of those it is willing to make.
+    pub attempt: Attempt,
 }
 
 /// Why a request is not let through.
@@ -102,8 +108,8 @@ pub struct Seen<'a> {
     pub ledger: &'a Memory,
     /// Running totals.
     pub totals: &'a Totals,
-    /// The predictor.
-    pub predictor: &'a Predictor,
+    /// What past requests taught.
+    pub experience: &'a Experience,
     /// Whether the gateway is shutting down.
     pub draining: bool,
 }
@@ -261,7 +267,7 @@ impl Gate {
             engine: &desk.engine,
             ledger: &desk.ledger,
             totals: &desk.totals,
-            predictor: &desk.predictor,
+            experience: &desk.experience,
             draining: desk.is_draining(),
         }))
     }
@@ -363,6 +369,18 @@ impl Gate {
     }
 }
 
+/// How near the truth a count is.
+pub(super) fn counting(counted: &Counted) -> Counting {
+    let by_formula = counted.structured != Tokens::ZERO || counted.attachments != Tokens::ZERO;
+    if counted.is_partial() {
+        Counting::Partial
+    } else if counted.fit == Fit::Exact && !by_formula {
+        Counting::Exact
+    } else {
+        Counting::Near
+    }
+}
+
 /// What is remembered of what a request asked for.
 fn asked(ask: &Ask, quoted: Quoted) -> Asked {
     Asked {
@@ -371,6 +389,8 @@ fn asked(ask: &Ask, quoted: Quoted) -> Asked {
         selection: ask.selection.clone(),
         streamed: ask.call.streamed,
         bytes: ask.call.bytes,
+        counted: quoted.counted,
+        counting: quoted.counting,
         expected: quoted.expected,
         output_cap: quoted.output_cap,
         waits_for_dispatch: ask.patience.dispatch,

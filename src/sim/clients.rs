@@ -60,6 +60,9 @@ pub struct Client {
     /// How long after arriving it leaves, whatever has become of the request.
     #[serde(default)]
     pub leaves_after_s: Option<f64>,
+    /// How many times it tries again when refused, waiting each time as long as it is told.
+    #[serde(default)]
+    pub retries: u32,
 }
 
 /// When requests arrive. Rates are in requests a second.
@@ -192,6 +195,7 @@ impl Client {
             max_tokens: self.max_tokens.map(Tokens::new).map_or(Limit::Unlimited, Limit::AtMost),
             deadline: self.deadline_s.map(Span::from_secs_f64),
             fate,
+            retries: self.retries,
             ..Demand::plain(
                 Instant::from_secs_f64(self.from_s + time),
                 tenant.clone(),
@@ -287,6 +291,7 @@ mod tests {
             max_tokens: None,
             deadline_s: None,
             leaves_after_s: None,
+            retries: 0,
         }
     }
 

@@ -35,6 +35,10 @@ pub struct Demand {
     pub effort: Effort,
     /// What becomes of it once it is let through.
     pub fate: Fate,
+    /// Which try this is; 0 is the first.
+    pub attempt: u32,
+    /// How many times its client tries again when refused, waiting each time as long as it is told.
+    pub retries: u32,
 }
 
 /// How a request's life outside the gateway goes.
@@ -65,8 +69,26 @@ impl Demand {
             deadline: None,
             effort: Effort::Unstated,
             fate: Fate::Patient,
+            attempt: 0,
+            retries: 0,
         }
     }
+
+    /// The same request once more, where its client tries again after a refusal that told it to wait this long.
+    ///
+    /// As the official SDKs do: a wait that is named is kept to the millisecond, and after none they wait half a
+    /// second, then one, two and so on up to eight (less a random quarter, which is left out here). Longer waits than
+    /// [`Self::LONGEST_WAIT`] are refused together with the word not to retry, which they obey.
+    #[must_use]
+    pub fn again(&self, refused: Instant, told: Option<Span>) -> Option<Self> {
+        let own = || Span::from_secs_f64((0.5 * f64::from(self.attempt).exp2()).min(8.0));
+        let wait = told.unwrap_or_else(own);
+        let willing = self.attempt < self.retries && wait <= Self::LONGEST_WAIT;
+        willing.then(|| Self { arrival: refused + wait, attempt: self.attempt + 1, ..self.clone() })
+    }
+
+    /// The longest wait that is not refused with the word not to retry.
+    pub const LONGEST_WAIT: Span = Span::from_secs(60);
 
     /// The output tokens it will really produce: its answer, cut at its own cap.
     #[must_use]

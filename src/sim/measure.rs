@@ -313,6 +313,7 @@ mod tests {
             predicted: None,
             charged: None,
             retry_after: None,
+            attempt: 0,
         }
     }
 

@@ -69,6 +69,8 @@ pub struct Record {
     pub charged: Option<VirtualTokens>,
     /// How long a refused client was told to wait.
     pub retry_after: Option<Span>,
+    /// Which try this was; 0 is the first.
+    pub attempt: u32,
 }
 
 /// The columns of `requests.csv`.
@@ -154,6 +156,7 @@ mod tests {
             predicted: Some(Tokens::new(256)),
             charged: None,
             retry_after: None,
+            attempt: 0,
         };
         let mut out = Vec::new();
         write_csv(&[record], &mut out).expect("written");

@@ -214,6 +214,8 @@ impl Row<'_, '_> {
             deadline: deadline?,
             effort: effort?.unwrap_or_default(),
             fate: Fate::Patient,
+            attempt: 0,
+            retries: 0,
         })
     }
 

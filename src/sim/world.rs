@@ -124,10 +124,13 @@ impl Setup {
 
 struct World<'a> {
     setup: &'a Setup,
+    /// The workload; who comes back is in `returns`.
     demands: &'a [Demand],
     desk: Desk<'a>,
     engines: Vec<SimEngine>,
     arrived: usize,
+    /// Clients that were refused and will come back, by when.
+    returns: BinaryHeap<Reverse<(Instant, usize)>>,
     /// Clients that will leave, by when.
     departures: BinaryHeap<Reverse<(Instant, usize)>>,
     now: Instant,
@@ -151,6 +154,7 @@ impl<'a> World<'a> {
             desk: Desk::new(setup, demands),
             engines,
             arrived: 0,
+            returns: BinaryHeap::new(),
             departures: BinaryHeap::new(),
             now: Instant::EPOCH,
             share: Average::default(),
@@ -161,10 +165,10 @@ impl<'a> World<'a> {
     /// The next moment at which anything happens; `None` when every request has ended, or nothing is left that
     /// could end one.
     fn next_event(&self) -> Option<Instant> {
-        if self.desk.ended() == self.demands.len() {
+        if self.desk.ended() == self.desk.asked() {
             return None;
         }
-        let arrival = self.demands.get(self.arrived).map(|demand| demand.arrival);
+        let arrival = self.next_arrival();
         let steps = self.engines.iter().filter_map(SimEngine::next_event);
         let departure = self.departures.peek().map(|Reverse((at, _))| *at);
         let next = steps.chain(arrival).chain(departure).chain(self.desk.next_wakeup()).min()?;
@@ -178,12 +182,12 @@ impl<'a> World<'a> {
         if self.core_is_about_to_decide() {
             self.tell_progress();
         }
-        while let Some(demand) = self.demands.get(self.arrived).filter(|demand| demand.arrival <= now) {
-            if let Fate::LeavesAfter(span) = demand.fate {
-                self.departures.push(Reverse((now + span, self.arrived)));
+        while self.next_arrival().is_some_and(|arrival| arrival <= now) {
+            let index = self.take_arrival();
+            if let Fate::LeavesAfter(span) = self.desk.demand(index).fate {
+                self.departures.push(Reverse((now + span, index)));
             }
-            self.desk.arrive(now, self.arrived);
-            self.arrived += 1;
+            self.desk.arrive(now, index);
         }
         while let Some(Reverse((_, index))) = self.departures.peek().copied().filter(|Reverse((at, _))| *at <= now) {
             self.departures.pop();
@@ -193,8 +197,34 @@ impl<'a> World<'a> {
             self.desk.wake(now);
         }
         self.hand_over();
+        for index in self.desk.take_returning() {
+            self.returns.push(Reverse((self.desk.demand(index).arrival, index)));
+        }
         for pool in (0..).map(PoolIndex::new).take(self.engines.len()) {
             self.start_step(pool);
+        }
+    }
+
+    /// When somebody arrives next: of the workload, or coming back.
+    fn next_arrival(&self) -> Option<Instant> {
+        let new = self.demands.get(self.arrived).map(|demand| demand.arrival);
+        let back = self.returns.peek().map(|Reverse((at, _))| *at);
+        new.into_iter().chain(back).min()
+    }
+
+    /// Whoever arrives next.
+    fn take_arrival(&mut self) -> usize {
+        let new = self.demands.get(self.arrived).map(|demand| (demand.arrival, self.arrived));
+        match self.returns.peek() {
+            Some(Reverse((back, index))) if new.is_none_or(|(new, _)| *back < new) => {
+                let index = *index;
+                self.returns.pop();
+                index
+            }
+            _ => {
+                self.arrived += 1;
+                self.arrived - 1
+            }
         }
     }
 
@@ -233,7 +263,7 @@ impl<'a> World<'a> {
     /// has come; telling it of each token as it is produced would be most of a long run's work.
     fn core_is_about_to_decide(&self) -> bool {
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= self.now);
-        due(self.demands.get(self.arrived).map(|demand| demand.arrival))
+        due(self.next_arrival())
             || due(self.departures.peek().map(|Reverse((at, _))| *at))
             || due(self.desk.next_wakeup())
             || (self.setup.place == Place::Engine && self.engines.iter().any(SimEngine::is_about_to_admit))

@@ -69,8 +69,13 @@ pub enum Refused {
     Unsupported(String),
     /// The upstream cannot be reached.
     UpstreamUnreachable(String),
-    /// The upstream did not answer in time.
+    /// The upstream did not answer in the time the proxy in front of us gives it.
     UpstreamTimedOut(String),
+    /// The upstream did not begin its answer in the time we give it.
+    UpstreamSilent {
+        /// How long that is.
+        within: Span,
+    },
     /// A fault of ours.
     Internal,
 }
@@ -100,7 +105,7 @@ impl Refused {
             Self::ModelNotFound(_) => "model_not_found",
             Self::Unsupported(_) => "unsupported",
             Self::UpstreamUnreachable(_) => "upstream_unreachable",
-            Self::UpstreamTimedOut(_) => "upstream_timed_out",
+            Self::UpstreamTimedOut(_) | Self::UpstreamSilent { .. } => "upstream_timed_out",
             Self::Internal => "internal",
         }
     }
@@ -120,7 +125,7 @@ impl Refused {
             Self::HeldTooLong { .. } | Self::NoMemory => StatusCode::TOO_MANY_REQUESTS,
             Self::ModelNotFound(_) => StatusCode::NOT_FOUND,
             Self::UpstreamUnreachable(_) => StatusCode::BAD_GATEWAY,
-            Self::UpstreamTimedOut(_) => StatusCode::GATEWAY_TIMEOUT,
+            Self::UpstreamTimedOut(_) | Self::UpstreamSilent { .. } => StatusCode::GATEWAY_TIMEOUT,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -141,6 +146,7 @@ impl Refused {
             | Self::Unsupported(what)
             | Self::UpstreamUnreachable(what)
             | Self::UpstreamTimedOut(what) => what.clone(),
+            Self::UpstreamSilent { within } => format!("the upstream did not begin its answer within {within}"),
             Self::BodyTooLarge { most } => format!("the body is larger than the {} bytes that are read", most.get()),
             Self::BodyTooLargeInFront => "the body is larger than the proxy in front of this gateway reads".into(),
             Self::HeldTooLong { waited } => {

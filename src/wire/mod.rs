@@ -2,19 +2,20 @@
 //!
 //! A door reads who is calling ([`identity`]) and what is asked for ([`dialect`]), has it quoted and admitted, and
 //! passes the answer through while watching what it really costs. What a refusal looks like on a wire stands in one
-//! table, [`answer`].
+//! table, [`answer`]. What happens to one request is the same at every door and stands in `exchange`; a door only reads and
+//! writes its wire.
 
 pub mod admin;
 pub mod answer;
 pub mod dialect;
 mod exact;
+mod exchange;
 pub mod explain;
 pub mod ext_proc;
 mod guard;
 pub mod identity;
 pub mod paths;
 pub mod proxy;
-mod record;
 pub mod server;
 
 pub use crate::costing::Call;

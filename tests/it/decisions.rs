@@ -6,7 +6,7 @@ use tallygate::settings::{Door, Remember};
 use tallygate::units::{Bytes, Span};
 
 use crate::door::{Answer, Client, Gateway, Setup, Upstream, usual, within};
-use crate::proxy::{DONE, INPUT, USAGE, chat, delta};
+use crate::doors::{DONE, INPUT, USAGE, chat, delta};
 
 /// Asks for a decision by the id in an answer's header.
 async fn decision(gateway: &Gateway, answer: &Answer) -> Value {
@@ -78,7 +78,13 @@ async fn a_full_queue_names_the_cap_and_what_filled_it() {
     assert_eq!(found["caller"]["by"], "the header x-tenant-id");
     assert_eq!((&found["request"]["model"], &found["request"]["pool"]), (&json!("m"), &json!("chat")));
     // Eight in and forty out at two each.
-    assert_eq!(found["quote"], json!({"input_tokens": INPUT, "predicted_output": 40, "output_cap": 40, "cost": 88}));
+    assert_eq!(
+        found["quote"],
+        json!({
+            "input_tokens": INPUT, "cached_input": 0, "counted_input": INPUT, "counted": "near", "predicted_output": 40,
+            "output_cap": 40, "cost": 88,
+        })
+    );
     let caps = gate(&found, "queue")["numbers"]["caps"].as_array().expect("caps");
     let cap = caps.iter().find(|cap| cap["level"] == "tenant" && cap["unit"] == "requests").expect("it is set");
     assert_eq!(

@@ -12,8 +12,8 @@ use tallygate::units::Bytes;
 use tokio::process::Command;
 
 use crate::door::{Client, Gateway, Setup, Upstream, usual};
+use crate::doors::chat;
 use crate::generated::{expect_file, root};
-use crate::proxy::chat;
 
 async fn tallygate(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tallygate"));

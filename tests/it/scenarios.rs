@@ -71,6 +71,14 @@ enum Expectation {
         reason: Option<String>,
         is: Bounds,
     },
+    /// Of the attempts of a tenant that followed a refusal, the part that was let through.
+    LetInOnReturn {
+        tenant: String,
+        /// Only those that arrived in this stretch of time.
+        from_s: f64,
+        until_s: f64,
+        is: Bounds,
+    },
     /// The longest a request waited before it was refused, in seconds.
     WaitedBeforeRefusal(Bounds),
     /// The most requests any session had in flight.
@@ -174,6 +182,19 @@ impl Verdict<'_> {
             Expectation::Ended { tenant, outcome, reason, is } => {
                 let count = self.ended(tenant, outcome, reason.as_deref());
                 told(&format!("{tenant}'s requests {outcome}"), count, is)
+            }
+            Expectation::LetInOnReturn { tenant, from_s, until_s, is } => {
+                let at = Instant::from_secs_f64;
+                let within = at(*from_s)..at(*until_s);
+                let back: Vec<_> =
+                    self.of(tenant).filter(|record| record.attempt > 0 && within.contains(&record.arrival)).collect();
+                let let_in = back.iter().filter(|record| record.dispatched.is_some()).count();
+                if back.len() < 50 {
+                    return vec![format!("only {} of {tenant} came back, too few to say anything", back.len())];
+                }
+                let part =
+                    f64::from(u32::try_from(let_in).expect("few")) / f64::from(u32::try_from(back.len()).expect("few"));
+                told(&format!("the part of {tenant}'s {} let in on return", back.len()), part, is)
             }
             Expectation::WaitedBeforeRefusal(bounds) => told("wait before a refusal", self.longest_refused(), bounds),
             Expectation::InFlightOfASession(bounds) => {

@@ -13,7 +13,7 @@ use crate::admission::pool::{Pool, Slots};
 use crate::admission::queue::{Load, capped_units, per_weight};
 use crate::admission::tree::{Slot, Waiting};
 use crate::admission::vtc::Node;
-use crate::admission::{Engine, Event, Input, Outcome, Reported, RequestState};
+use crate::admission::{Attempt, Engine, Event, Input, Outcome, Reported, RequestState};
 use crate::policy::Policy;
 use crate::policy::model::{Algorithm, Charge, Fanout, QueueCap, QueueCaps, Window};
 use crate::units::{Agent, Bytes, PoolIndex, RequestId, Span, TicketId, Tokens, Usage, VirtualTokens};
@@ -24,6 +24,7 @@ pub(super) enum Op {
         tenant: usize,
         session: usize,
         agent: Agent,
+        attempt: Attempt,
         class: u16,
         input: u64,
         output: u64,
@@ -48,6 +49,7 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
     let ask = (
         0..TENANTS.len(),
         (0..SESSIONS.len(), prop::sample::select(vec![Agent::Lead, Agent::Sub])),
+        prop::sample::select(vec![Attempt::Unsaid, Attempt::First, Attempt::Again]),
         0..3u16,
         0..300u64,
         0..300u64,
@@ -56,7 +58,7 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
         any::<bool>(),
     );
     prop_oneof![
-        8 => ask.prop_map(|(tenant, (session, agent), class, input, output, weight, deadline, streamed)| Op::Ask { tenant, session, agent, class, input, output, weight, deadline, streamed }),
+        8 => ask.prop_map(|(tenant, (session, agent), attempt, class, input, output, weight, deadline, streamed)| Op::Ask { tenant, session, agent, attempt, class, input, output, weight, deadline, streamed }),
         1 => any::<u8>().prop_map(Op::Cancel),
         3 => (any::<u8>(), 0..700u64).prop_map(|(which, output)| Op::Progress(which, output)),
         6 => (any::<u8>(), 0..Outcome::ALL.len(), 0..3usize, 0..700u64).prop_map(|(a, b, c, d)| Op::Settle(a, b, c, d)),
@@ -132,12 +134,14 @@ pub(super) fn cases() -> u32 {
 
 /// What an operation asks for, where it asks.
 pub(super) fn asked(world: &World, op: &Op) -> Option<Ask> {
-    let Op::Ask { tenant, session, agent, class, input, output, weight: heavy, deadline, streamed } = *op else {
+    let Op::Ask { tenant, session, agent, attempt, class, input, output, weight: heavy, deadline, streamed } = *op
+    else {
         return None;
     };
     Some(Ask {
         session: SESSIONS[session],
         agent,
+        attempt,
         class,
         input,
         output,
@@ -216,6 +220,7 @@ fn audit_tree(engine: &Engine, pool: &Pool) -> Result<(), TestCaseError> {
             (load.plus(waiting.load()), cost + waiting.cost)
         })
     };
+    prop_assert!(crate::admission::promise::tests::agree(&pool.promises));
     prop_assert_eq!(tree.queued, sum(&|_| true).0);
     for (position, node) in tree.classes.iter().enumerate() {
         prop_assert_eq!((node.queued, node.queued_cost), sum(&|waiting| waiting.place.class.index() == position));
@@ -330,7 +335,11 @@ fn end_everything(world: &mut World) -> Result<(), TestCaseError> {
                 *answers.entry(*request).or_default() += 1;
             }
             Event::Refused { refusal, .. } => *answers.entry(refusal.request).or_default() += 1,
-            Event::Queued { .. } | Event::Charged { .. } | Event::Settled { .. } | Event::UnknownTicket { .. } => {}
+            Event::Queued { .. }
+            | Event::Charged { .. }
+            | Event::Vacated { .. }
+            | Event::Settled { .. }
+            | Event::UnknownTicket { .. } => {}
         }
     }
     prop_assert_eq!(answers.len() as u64, world.asked());

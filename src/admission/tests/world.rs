@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::admission::{
-    Effect, Ending, Engine, Event, Input, Options, Outcome, Refusal, Reported, Request, Slots, Subject, Ticket, Verdict,
+    Attempt, Effect, Ending, Engine, Event, Input, Options, Outcome, Refusal, Reported, Request, Slots, Subject,
+    Ticket, Verdict,
 };
 use crate::ledger::{Balance, Ledger, Memory};
 use crate::policy::Pattern;
@@ -71,6 +72,7 @@ pub(super) struct Ask {
     pub(super) tenant: &'static str,
     pub(super) session: Option<&'static str>,
     pub(super) agent: Agent,
+    pub(super) attempt: Attempt,
     pub(super) class: u16,
     pub(super) input: u64,
     pub(super) output: u64,
@@ -87,6 +89,7 @@ pub(super) fn of(tenant: &'static str) -> Ask {
         tenant,
         session: None,
         agent: Agent::Lead,
+        attempt: Attempt::Unsaid,
         class: 0,
         input: 100,
         output: 100,
@@ -158,6 +161,7 @@ impl World {
             expected: Usage::plain(Tokens::new(ask.input), Tokens::new(ask.output)),
             output_cap: ask.cap.map(Tokens::new).into(),
             agent: ask.agent,
+            attempt: ask.attempt,
             choices: std::num::NonZeroU32::new(ask.choices).expect("not zero"),
             bytes: Bytes::new(1_000),
             deadline: ask.deadline.map(at),

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::admission::Event;
 use crate::units::{Bytes, Instant, RequestId, TenantId};
 
-pub use record::{Answered, Asked, Came, Dispatched, Known, Record, Refused, Settled, State};
+pub use record::{Answered, Asked, Came, Counting, Dispatched, Known, Record, Refused, Settled, State};
 
 /// What a decision takes beside its record: its places in the index and in the order.
 const AROUND: usize = 64;
@@ -199,6 +199,7 @@ fn request_of(event: &Event) -> Option<RequestId> {
         Event::Queued { request, .. }
         | Event::Dispatched { request, .. }
         | Event::Settled { request, .. }
+        | Event::Vacated { request, .. }
         | Event::Cancelled { request, .. } => Some(*request),
         Event::Refused { refusal, .. } => Some(refusal.request),
         Event::Charged { .. } | Event::UnknownTicket { .. } => None,

@@ -33,6 +33,8 @@ pub struct Record {
     pub first_token_at: Option<Instant>,
     /// How it ended.
     pub settled: Option<Settled>,
+    /// What its fair counter was charged for room that stood empty before it.
+    pub vacated: VirtualTokens,
     /// When its client left, having neither been let through nor refused.
     pub left_at: Option<Instant>,
     /// What the door answered in place of the upstream.
@@ -82,6 +84,10 @@ pub struct Asked {
     pub streamed: bool,
     /// The size of its body.
     pub bytes: Bytes,
+    /// Its input as counted, before what is learnt from reports corrects it.
+    pub counted: Tokens,
+    /// How near the truth that count is.
+    pub counting: Counting,
     /// What it is expected to use.
     pub expected: Usage,
     /// The most output it can produce, where it states a cap.
@@ -92,6 +98,29 @@ pub struct Asked {
     pub waits_for_answer: Option<Span>,
     /// What every gate said on arrival.
     pub explained: Explanation,
+}
+
+/// How near the truth a count of input is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counting {
+    /// With the model's own tokenizer, and nothing in it that is reckoned by formula.
+    Exact,
+    /// With another tokenizer, or in part by formula.
+    Near,
+    /// The upstream adds what is not here to be counted.
+    Partial,
+}
+
+impl Counting {
+    /// The name in the admin API.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Near => "near",
+            Self::Partial => "partial",
+        }
+    }
 }
 
 /// That the core refused a request.
@@ -201,6 +230,7 @@ impl Record {
             first_byte_at: None,
             first_token_at: None,
             settled: None,
+            vacated: VirtualTokens::ZERO,
             left_at: None,
             answered: None,
         }
@@ -251,6 +281,7 @@ impl Record {
                 self.refused = Some(Refused { at: *at, waited: *waited, refusal: refusal.clone() });
             }
             Event::Cancelled { at, .. } => self.left_at = Some(*at),
+            Event::Vacated { amount, .. } => self.vacated += *amount,
             Event::Charged { .. } | Event::UnknownTicket { .. } => {}
         }
     }

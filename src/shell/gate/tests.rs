@@ -7,7 +7,7 @@ use std::task::Poll;
 
 use super::{Ask, Denied, Gate, Patience};
 use crate::admission::{Ending, Outcome, Reason, Reported};
-use crate::costing::{Call, Effort, Prompt};
+use crate::costing::{Call, Counted, Effort, Prompt};
 use crate::ledger::Balance;
 use crate::observe::{Decisions, Gauges, Keep, Metrics};
 use crate::policy;
@@ -38,7 +38,8 @@ fn ask(gate: &Gate, tenant: &str, patience: Patience) -> Ask {
     let selection = gate.policy().select(&tenant, None, "m").expect("every model is served");
     let caller = Caller { tenant, session: None, agent: Agent::Lead, wished_class: None };
     let (decision, arrived) = (gate.decision(), gate.clock().now());
-    Ask { decision, dialect: "test", arrived, call, input: Tokens::new(100), caller, selection, patience }
+    let input = Counted::exactly(Tokens::new(100));
+    Ask { decision, dialect: "test", arrived, call, input, caller, selection, patience }
 }
 
 async fn admit(gate: &Gate, tenant: &str) -> Permit {
@@ -134,14 +135,15 @@ async fn a_dropped_permit_pays_for_what_was_produced() {
 async fn the_timer_refuses_what_waited_too_long() {
     let gate = gate("");
     let _running = admit(&gate, "a").await;
-    let patience = Patience { dispatch: Some(Span::from_millis(300)), answer: Some(Span::from_secs(60)) };
+    let patience =
+        Patience { dispatch: Some(Span::from_millis(300)), answer: Some(Span::from_secs(60)), ..Patience::default() };
     let before = gate.clock().now();
     let Err(Denied::Refused(refusal)) = gate.admit(ask(&gate, "b", patience)).await else { panic!("no room") };
     assert!(matches!(refusal.reason, Reason::Expired { .. }), "{refusal:?}");
     let waited = gate.clock().now().since(before);
     assert!(waited >= Span::from_millis(300) && waited < Span::from_millis(310), "{waited}");
     // A later deadline behind an earlier one is kept too.
-    let sooner = Patience { dispatch: Some(Span::from_millis(50)), answer: None };
+    let sooner = Patience { dispatch: Some(Span::from_millis(50)), ..Patience::default() };
     let later = gate.admit(ask(&gate, "b", patience));
     let sooner = gate.admit(ask(&gate, "c", sooner));
     let (later, sooner) = tokio::join!(later, sooner);
@@ -156,7 +158,7 @@ async fn a_client_that_hangs_up_soon_is_dispatched_in_time_or_refused() {
     tokio::time::advance(std::time::Duration::from_secs(2)).await;
     permit.began();
     // First bytes take two seconds, so a client that waits three must be dispatched within one.
-    let patience = Patience { dispatch: None, answer: Some(Span::from_secs(3)) };
+    let patience = Patience { answer: Some(Span::from_secs(3)), ..Patience::default() };
     let before = gate.clock().now();
     let Err(Denied::Refused(refusal)) = gate.admit(ask(&gate, "b", patience)).await else { panic!("no room") };
     assert!(matches!(refusal.reason, Reason::Expired { .. }), "{refusal:?}");

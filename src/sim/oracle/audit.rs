@@ -150,11 +150,15 @@ impl Audit<'_> {
             self.join(fact, Life { party, size, input_cost, output_price, held, stage });
             return;
         }
+        if let What::Vacated { service } = fact.what {
+            self.vacated(fact, service);
+            return;
+        }
         let (wanted, next) = match fact.what {
             What::Left => (Stage::Waiting, Stage::Gone),
             What::Dispatched => (Stage::Waiting, Stage::InFlight),
             What::Served { .. } => (Stage::InFlight, Stage::InFlight),
-            What::Joined { .. } | What::Ended => (Stage::InFlight, Stage::Gone),
+            What::Joined { .. } | What::Vacated { .. } | What::Ended => (Stage::InFlight, Stage::Gone),
         };
         let Some(life) = self.requests.get_mut(&fact.request).filter(|life| life.stage == wanted) else {
             self.wrong(format!("{:?} {}: {:?} out of turn", fact.at, fact.request, fact.what));
@@ -181,7 +185,7 @@ impl Audit<'_> {
                 self.hold(party.pool, size, Tokens::ZERO);
                 self.flight(&party, fact.request, 1);
             }
-            What::Joined { .. } | What::Ended => {
+            What::Joined { .. } | What::Vacated { .. } | What::Ended => {
                 self.hold(party.pool, Tokens::ZERO, before);
                 self.flight(&party, fact.request, -1);
             }
@@ -196,6 +200,17 @@ impl Audit<'_> {
         }
         self.lane(&party, |lane| _ = lane.insert(fact.request, size));
         self.refresh(fact.at, &party.tenant);
+    }
+
+    /// What a tenant kept from everybody, it had.
+    fn vacated(&mut self, fact: &Fact, service: VirtualTokens) {
+        let Some(party) = self.requests.get(&fact.request).map(|life| life.party.clone()) else {
+            self.wrong(format!("{:?} {}: {:?} of nobody", fact.at, fact.request, fact.what));
+            return;
+        };
+        let class = self.class(&party);
+        let rival = class.competitors[&party.tenant].rival;
+        class.pairs.serve(fact.at, rival, service);
     }
 
     fn class(&mut self, party: &Party) -> &mut Class {

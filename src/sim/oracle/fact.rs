@@ -53,6 +53,11 @@ pub enum What {
         /// Its input and the output so far.
         held: Tokens,
     },
+    /// Room stood empty before it, or had, that it did not use in the end: service its tenant had all the same.
+    Vacated {
+        /// How much service could not be given meanwhile.
+        service: VirtualTokens,
+    },
     /// It ended, however it did.
     Ended,
 }

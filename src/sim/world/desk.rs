@@ -3,13 +3,14 @@
 //! It identifies (the trace says who), selects, predicts, asks the core, and reports progress and endings to
 //! it; books every entry; and writes down what became of each request.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use crate::admission::{
-    Effect, Ending, Engine, Event, Input, Options, Outcome as End, Reason, Refusal, Reported, Request, Retry, Slots,
-    Subject, Ticket, Verdict,
+    Attempt, Effect, Ending, Engine, Event, Input, Options, Outcome as End, Reason, Refusal, Reported, Request, Retry,
+    Slots, Subject, Ticket, Verdict,
 };
 use crate::costing::{PredictKey, admissible};
 use crate::ledger::{Ledger, Memory, Movement};
@@ -36,7 +37,10 @@ pub(super) enum Stream {
 }
 
 pub(super) struct Desk<'a> {
-    demands: &'a [Demand],
+    /// The workload, and after it whoever came back.
+    demands: Cow<'a, [Demand]>,
+    /// Who will come back, and has not been asked for yet.
+    returning: Vec<usize>,
     policy: Arc<Policy>,
     core: Engine,
     guesser: Guesser,
@@ -87,7 +91,8 @@ impl<'a> Desk<'a> {
             Place::Engine => Slots::Granted,
         };
         Self {
-            demands,
+            demands: demands.into(),
+            returning: Vec::new(),
             policy: Arc::clone(&setup.policy),
             core: Engine::new(Arc::clone(&setup.policy), Options { seed: setup.seed, slots }),
             guesser: Guesser::new(setup.guess, setup.policy.cost.effort, setup.seed),
@@ -105,6 +110,20 @@ impl<'a> Desk<'a> {
 
     pub(super) fn ended(&self) -> usize {
         self.ended
+    }
+
+    /// How many requests there are in all, as far as is known.
+    pub(super) fn asked(&self) -> usize {
+        self.demands.len()
+    }
+
+    pub(super) fn demand(&self, index: usize) -> &Demand {
+        &self.demands[index]
+    }
+
+    /// Those who decided to come back since this was last asked.
+    pub(super) fn take_returning(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.returning)
     }
 
     pub(super) fn next_wakeup(&self) -> Option<Instant> {
@@ -148,7 +167,7 @@ impl<'a> Desk<'a> {
     }
 
     pub(super) fn arrive(&mut self, now: Instant, index: usize) {
-        let demand = &self.demands[index];
+        let demand = self.demands[index].clone();
         let Some(selection) = self.policy.select(&demand.tenant, demand.class.as_deref(), &demand.model) else {
             let record = &mut self.records[index];
             record.decided = Some(now);
@@ -157,7 +176,7 @@ impl<'a> Desk<'a> {
             return;
         };
         let most = self.policy.pools[selection.pool.index()].max_request_tokens;
-        let predicted = self.guesser.predict(&key(demand, &selection), demand.produced());
+        let predicted = self.guesser.predict(&key(&demand, &selection), demand.produced());
         let predicted = admissible(predicted, demand.input, most);
         let record = &mut self.records[index];
         record.class = Some(Arc::clone(&self.policy.classes[selection.class.index()].name));
@@ -175,12 +194,13 @@ impl<'a> Desk<'a> {
             expected: Usage::plain(demand.input, predicted),
             output_cap: demand.max_tokens,
             agent: Agent::Lead,
+            attempt: if demand.attempt == 0 { Attempt::First } else { Attempt::Again },
             choices: NonZeroU32::MIN,
             bytes: Bytes::ZERO,
             deadline: demand.deadline.map(|span| demand.arrival + span),
             streamed: true,
         };
-        self.log_joined(now, index, demand, &selection, predicted);
+        self.log_joined(now, index, &demand, &selection, predicted);
         self.states[index] = State::Waiting(Box::new(selection));
         self.feed(now, Input::Arrive(Box::new(request)));
     }
@@ -188,15 +208,15 @@ impl<'a> Desk<'a> {
     /// The engine produced tokens for a request.
     pub(super) fn produced(&mut self, progress: Progress) -> Stream {
         let (now, index) = (progress.at, place(progress.id.0));
-        let demand = &self.demands[index];
+        let Demand { input, cached, fate, .. } = self.demands[index];
         let Some(ticket) = self.ticket(index) else {
             self.fault(format!("{now:?} {index}: produced tokens without a ticket"));
             return Stream::Broken;
         };
         self.records[index].first_token.get_or_insert(now);
         let usage = Usage {
-            uncached_input: demand.input.saturating_sub(demand.cached),
-            cached_input: demand.cached,
+            uncached_input: input.saturating_sub(cached),
+            cached_input: cached,
             visible_output: progress.output,
             ..Usage::default()
         };
@@ -207,7 +227,7 @@ impl<'a> Desk<'a> {
             self.end(index, Outcome::Completed);
             return Stream::Fine;
         }
-        if matches!(demand.fate, Fate::FailsAfter(tokens) if progress.output >= tokens) {
+        if matches!(fate, Fate::FailsAfter(tokens) if progress.output >= tokens) {
             self.abort(now, index, "upstream_failed", End::UpstreamFailed, Reported::Counted(usage));
             return Stream::Broken;
         }
@@ -344,13 +364,28 @@ impl<'a> Desk<'a> {
             Retry::At(at) => Some(at.since(now)),
             Retry::Unknown | Retry::Never => None,
         };
-        let expired = matches!(refusal.reason, Reason::Expired { .. });
+        let (expired, told) = (matches!(refusal.reason, Reason::Expired { .. }), record.retry_after);
         self.end(index, if expired { Outcome::Expired } else { Outcome::Refused });
+        if refusal.retry != Retry::Never {
+            self.come_back(self.demands[index].again(now, told));
+        }
+    }
+
+    fn come_back(&mut self, again: Option<Demand>) {
+        let Some(again) = again else { return };
+        let index = self.demands.len();
+        self.records.push(blank(&again, number(index)));
+        self.states.push(State::Ahead);
+        self.demands.to_mut().push(again);
+        self.returning.push(index);
     }
 
     fn note(&mut self, event: &Event) {
         match event {
             Event::Settled { request, cost, .. } => self.records[place(request.get())].charged = Some(*cost),
+            Event::Vacated { at, request, amount, .. } => {
+                self.log(*at, place(request.get()), What::Vacated { service: *amount });
+            }
             Event::UnknownTicket { at, ticket } => self.fault(format!("{at:?} {ticket}: unknown to the core")),
             Event::Queued { .. }
             | Event::Dispatched { .. }
@@ -456,5 +491,6 @@ fn blank(demand: &Demand, id: u64) -> Record {
         predicted: None,
         charged: None,
         retry_after: None,
+        attempt: demand.attempt,
     }
 }

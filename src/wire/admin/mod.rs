@@ -7,6 +7,7 @@
 //! Ready means able to decide. An engine that is down, or a queue that does not drain, is an alert and a field in
 //! `/v1/queues`, never unreadiness, or one engine would take every replica of the gateway down with it.
 
+mod accuracy;
 mod decisions;
 mod explain;
 mod policy;
@@ -125,6 +126,7 @@ impl Admin {
             .route("/v1/explain", post(explain::explain).layer(DefaultBodyLimit::max(envelope_most)))
             .route("/v1/decisions", get(decisions::list))
             .route("/v1/decisions/{id}", get(decisions::one))
+            .route("/v1/accuracy", get(accuracy))
             .route("/metrics", get(metrics))
             .layer(middleware::from_fn_with_state(desk.clone(), check_token));
         let router =
@@ -202,6 +204,10 @@ async fn requests(State(desk): State<Arc<Desk>>) -> Response {
     shown(rows::requests(&desk.gate))
 }
 
+async fn accuracy(State(desk): State<Arc<Desk>>) -> Response {
+    shown(accuracy::rows(&desk.gate))
+}
+
 async fn metrics(State(desk): State<Arc<Desk>>) -> Response {
     // Counters are still worth having when the core is broken.
     let gauges = desk.gate.look(|seen| gauges(&seen)).unwrap_or_default();
@@ -220,11 +226,18 @@ fn gauges(seen: &Seen<'_>) -> Gauges {
         oldest: queue.oldest_arrival.map_or(Span::ZERO, |since| seen.now.since(since)),
     });
     let pools = seen.engine.pools().into_iter().map(|pool| (pool.pool, pool.in_flight_requests, pool.in_flight_tokens));
-    let score = seen.predictor.accuracy().overall;
+    let output = seen.experience.predictor.overall();
+    let input = seen.experience.calibration.overall();
     Gauges {
         queues: queues.collect(),
         pools: pools.collect(),
-        prediction_error: vec![("mean_absolute", score.mean_absolute_error), ("bias", score.bias)],
+        prediction_error: vec![("mean_absolute", output.mean_absolute_error), ("bias", output.bias)],
+        input_error: vec![
+            ("mean_absolute", input.expected.mean_absolute_error),
+            ("bias", input.expected.bias),
+            ("counted_mean_absolute", input.counted.mean_absolute_error),
+            ("counted_bias", input.counted.bias),
+        ],
     }
 }
 
@@ -245,7 +258,8 @@ async fn readyz(State(desk): State<Arc<Desk>>) -> Response {
 
 async fn unknown_path() -> Response {
     let paths = "/v1/tenants, /v1/tenants/{id}, /v1/sessions?tenant=, /v1/pools, /v1/queues, /v1/requests, \
-                 /v1/decisions, /v1/decisions/{id}, /v1/policy, /v1/explain (POST), /metrics, /healthz, /readyz";
+                 /v1/decisions, /v1/decisions/{id}, /v1/policy, /v1/explain (POST), /v1/accuracy, /metrics, /healthz, \
+                 /readyz";
     fault(StatusCode::NOT_FOUND, &format!("there is nothing here; there is {paths}"))
 }
 

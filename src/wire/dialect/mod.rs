@@ -8,10 +8,12 @@
 
 mod anthropic;
 mod body;
+mod content;
 mod fields;
 mod json;
 mod observer;
 mod openai;
+mod picture;
 mod reply;
 pub mod sse;
 mod voice;

@@ -6,7 +6,7 @@ use crate::admission::{Retry, Subject};
 use crate::observe::decisions::{Asked, Dispatched, Record, Settled, State};
 use crate::policy::Policy;
 use crate::policy::model::{Listener, TenantSource};
-use crate::shell::Gate;
+use crate::shell::{Gate, Quoted};
 use crate::units::{Agent, Instant, Span, Tokens, Usage, VirtualTokens};
 
 use super::super::exact::exact;
@@ -98,7 +98,13 @@ struct Request {
 /// What was expected of it before it ran.
 #[derive(Debug, Serialize)]
 pub(super) struct Quote {
+    /// As counted, and then corrected by what is learnt from reports.
     input_tokens: u64,
+    /// The part of it that is expected to be read from a cache.
+    cached_input: u64,
+    counted_input: u64,
+    /// How near the truth the count is: `exact`, `near` or `partial`.
+    counted: &'static str,
     predicted_output: u64,
     output_cap: Option<u64>,
     #[serde(serialize_with = "exact")]
@@ -137,6 +143,9 @@ struct End {
     estimated: bool,
     #[serde(serialize_with = "exact")]
     charged: VirtualTokens,
+    /// What its fair counter was charged beside that, for room that stood empty before it.
+    #[serde(serialize_with = "exact")]
+    vacated: VirtualTokens,
     lasted_s: f64,
 }
 
@@ -184,10 +193,7 @@ pub(in crate::wire) fn decision(gate: &Gate, record: &Record) -> Decision {
         },
         caller: caller(policy, record),
         request: record.asked.as_ref().map(|asked| request(policy, asked)),
-        quote: record
-            .asked
-            .as_ref()
-            .map(|asked| Quote::new(asked.expected, asked.output_cap.cap(), asked.explained.cost)),
+        quote: record.asked.as_ref().map(|asked| Quote::new(&quoted(asked))),
         on_arrival: on_arrival(policy, record),
         refusal: refusal(gate, record),
         life: Life {
@@ -199,7 +205,7 @@ pub(in crate::wire) fn decision(gate: &Gate, record: &Record) -> Decision {
             ended_s: record.settled.map(|settled| from_arrival(settled.at)),
             left_s: record.left_at.map(from_arrival),
         },
-        settled: record.settled.as_ref().map(end),
+        settled: record.settled.as_ref().map(|settled| end(settled, record.vacated)),
         answer: record.answered.as_ref().map(|answered| Answer {
             status: answered.status.as_u16(),
             code: answered.code,
@@ -346,7 +352,7 @@ fn refusal(gate: &Gate, record: &Record) -> Option<Refusal> {
     })
 }
 
-fn end(settled: &Settled) -> End {
+fn end(settled: &Settled, vacated: VirtualTokens) -> End {
     let Usage { uncached_input, cached_input, cache_write, visible_output, reasoning_output } = settled.usage;
     End {
         outcome: State::Ended(settled.outcome).name(),
@@ -359,17 +365,32 @@ fn end(settled: &Settled) -> End {
         },
         estimated: settled.estimated,
         charged: settled.cost,
+        vacated,
         lasted_s: settled.lasted.as_secs_f64(),
     }
 }
 
+fn quoted(asked: &Asked) -> Quoted {
+    Quoted {
+        counted: asked.counted,
+        counting: asked.counting,
+        expected: asked.expected,
+        output_cap: asked.output_cap,
+        explained: asked.explained,
+    }
+}
+
 impl Quote {
-    pub(super) fn new(expected: Usage, output_cap: Option<Tokens>, cost: VirtualTokens) -> Self {
+    pub(super) fn new(quoted: &Quoted) -> Self {
+        let Quoted { counted, counting, expected, output_cap, explained } = quoted;
         Self {
             input_tokens: expected.input().get(),
+            cached_input: expected.cached_input.get(),
+            counted_input: counted.get(),
+            counted: counting.name(),
             predicted_output: expected.output().get(),
-            output_cap: output_cap.map(Tokens::get),
-            cost,
+            output_cap: output_cap.cap().map(Tokens::get),
+            cost: explained.cost,
         }
     }
 }

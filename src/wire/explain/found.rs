@@ -54,7 +54,9 @@ struct CapRow {
     unit: &'static str,
     key: String,
     cap: u64,
+    /// With what is kept for those who were refused and told to come back.
     queued: u64,
+    kept: u64,
     asked: u64,
     exceeded: bool,
 }
@@ -266,6 +268,7 @@ fn caps(subject: &Subject, level: &Fullness, found: &QueueFound) -> Vec<CapRow> 
         key: words::queue_key(subject.pool, level.level, fill.unit),
         cap: fill.cap,
         queued: fill.queued,
+        kept: level.kept.in_unit(fill.unit),
         asked: fill.asked,
         exceeded: fill.exceeds(),
     };

@@ -4,21 +4,17 @@
 //! Takes the very steps a door takes, in its order, with the door's own functions, and stops where the door would
 //! refuse. Nothing is queued, charged or remembered.
 
-use bytes::Bytes;
-use http::HeaderMap;
 use serde::Serialize;
 
 use crate::policy::Policy;
 use crate::policy::model::{Caller, Listener, Selection};
-use crate::shell::{Ask, Broken, Gate, Quoted};
-use crate::units::{self, Limit};
+use crate::shell::{Ask, Broken, Gate};
+use crate::units;
 
 use super::super::answer::Refused;
 use super::super::dialect::Dialect;
-use super::super::identity::{Identified, NoClaims, Says, below, identify, trail, trusts};
-use super::super::proxy::coding::{Coding, Decoded};
-use super::super::proxy::metered::{Reading, read};
-use super::super::proxy::{metered_in, patience, refused};
+use super::super::exchange::{Arrival, Entered, Prepared, RequestHead, Toll, decode_here, enter, enter_as, read};
+use super::super::identity::{IdentityError, NoClaims, Says, trail, trusts};
 use super::decision::{Quote, agent, listener, source};
 use super::found::{self, Found, found};
 use super::request::Sketch;
@@ -104,15 +100,13 @@ struct Routing {
     streamed: bool,
 }
 
-/// How far a request came through the door.
+/// What was found out on the way through the door.
 #[derive(Default)]
 struct Progress {
-    dialect: Option<Dialect>,
     identity: Option<Identity>,
     routing: Option<Routing>,
     quote: Option<Quote>,
-    core: Option<Found>,
-    key: Option<String>,
+    core: Option<(Found, Option<String>)>,
 }
 
 /// What would become of it now.
@@ -121,19 +115,26 @@ struct Progress {
 /// When the core is broken.
 pub fn would(gate: &Gate, doors: &Doors, sketch: &Sketch) -> Result<Would, Broken> {
     let mut progress = Progress::default();
-    let outcome = through(gate, doors, sketch, &mut progress)?;
-    let Progress { dialect, identity, routing, quote, core, key } = progress;
-    let (verdict, reason, says, advice) = match (&outcome, &core) {
-        (Err(refused), _) => {
+    let stopped = match through(gate, doors, sketch, &mut progress) {
+        Ok(Some(prepared)) => {
+            examine(gate, prepared.ask(), &mut progress)?;
+            None
+        }
+        Ok(None) => None,
+        Err(refused) => Some(refused),
+    };
+    let Progress { identity, routing, quote, core } = progress;
+    let (verdict, reason, says, advice) = match (&stopped, &core) {
+        (Some(refused), _) => {
             let said = refused.words();
             let advice = words::by_door(gate.policy(), refused.code(), &said, None);
             ("refused", Some(refused.code()), format!("{said}."), Some(advice))
         }
-        (Ok(()), Some(core)) => {
-            let advice = core.advice().map(|words| Advice { key, words: words.to_owned() });
+        (None, Some((core, key))) => {
+            let advice = core.advice().map(|words| Advice { key: key.clone(), words: words.to_owned() });
             (core.verdict(), core.reason(), core.says().to_owned(), advice)
         }
-        (Ok(()), None) => {
+        (None, None) => {
             ("passed", None, "it would pass unmetered: it costs nothing and waits for nobody.".into(), None)
         }
     };
@@ -147,123 +148,97 @@ pub fn would(gate: &Gate, doors: &Doors, sketch: &Sketch) -> Result<Would, Broke
             listener: listener(sketch.listener),
             method: sketch.method.to_string(),
             path: sketch.path.clone(),
-            dialect: dialect.map(Dialect::name),
+            dialect: Dialect::of(&sketch.method, &sketch.path).map(Dialect::name),
             body_bytes: sketch.body.len(),
         },
         identity,
         routing,
         quote,
-        core,
+        core: core.map(|(core, _)| core),
     })
 }
 
-/// Takes a request through the door as far as it comes.
-fn through(
-    gate: &Gate,
-    doors: &Doors,
-    sketch: &Sketch,
-    progress: &mut Progress,
-) -> Result<Result<(), Refused>, Broken> {
-    let ask = match ask(gate, doors, sketch, progress) {
-        Ok(Some(ask)) => ask,
-        Ok(None) => return Ok(Ok(())),
-        Err(refused) => return Ok(Err(refused)),
-    };
-    let quoted = gate.explain(&ask)?;
-    let (policy, subject) = (gate.policy(), ask.subject());
-    let patience = found::Patience { dispatch: ask.patience.dispatch, answer: ask.patience.answer };
-    progress.quote = Some(quote(&quoted));
-    progress.core = Some(found(policy, &subject, &quoted.explained, patience));
-    progress.key = found::key(policy, &subject, &quoted.explained, patience);
-    Ok(Ok(()))
-}
-
-fn quote(quoted: &Quoted) -> Quote {
-    let Quoted { expected, output_cap, explained } = quoted;
-    Quote::new(*expected, output_cap.cap(), explained.cost)
-}
-
-/// What the core would be asked; nothing where the request passes unmetered.
-fn ask(gate: &Gate, doors: &Doors, sketch: &Sketch, progress: &mut Progress) -> Result<Option<Ask>, Refused> {
-    let Sketch { method, path, headers, body, .. } = sketch;
+/// Takes a request through the door; nothing where it passes unmetered.
+fn through(gate: &Gate, doors: &Doors, sketch: &Sketch, progress: &mut Progress) -> Result<Option<Prepared>, Refused> {
     let policy = gate.policy();
-    let dialect = metered_in(policy, method, path, headers, body.is_empty())?;
-    progress.dialect = dialect;
-    let (identity, identified) = identity(policy, doors, sketch);
-    progress.identity = Some(identity);
-    let Identified { caller, .. } = identified?;
-    let Some(dialect) = dialect else { return Ok(None) };
-    let patience = patience::read(headers)?;
-    let body = plain(headers, body, doors.body_most)?;
-    let Reading { parsed, selection, input, .. } = read(policy, dialect, &caller, &body)?;
-    progress.routing = Some(routing(policy, &caller, &parsed.call.model, &selection, parsed.call.streamed));
-    let (decision, arrived) = (gate.no_decision(), gate.clock().now());
-    let (dialect, call) = (dialect.name(), parsed.call);
-    Ok(Some(Ask { decision, dialect, arrived, call, input, caller, selection, patience }))
-}
-
-/// The body as it would be read, decoded.
-fn plain(headers: &HeaderMap, body: &Bytes, most: units::Bytes) -> Result<Bytes, Refused> {
-    let coding = Coding::of(headers)?;
-    if !Limit::AtMost(most.get()).allows(body.len() as u64) {
+    let Sketch { method, path, headers, body, .. } = sketch;
+    let trusted = doors.trust(policy, sketch.listener);
+    let head = RequestHead { method, path, headers, bodiless: body.is_empty() };
+    let entered = match &sketch.tenant {
+        Some(tenant) => enter_as(policy, head, tenant.clone()),
+        None => enter(policy, trusted, head, &NoClaims),
+    };
+    if !matches!(entered, Err(Refused::Unsupported(_))) {
+        let caller = entered.as_ref().ok().map(|entered| &entered.identified.caller);
+        progress.identity = Some(identity(policy, trusted, sketch, caller));
+    }
+    let Entered { identified, coding, toll } = entered?;
+    let Toll::Metered { dialect, patience } = toll else { return Ok(None) };
+    let most = doors.body_most;
+    if body.len() as u64 > most.get() {
         return Err(Refused::BodyTooLarge { most });
     }
-    if coding == Coding::Identity {
-        return Ok(body.clone());
-    }
-    match coding.decode(body.clone(), usize::try_from(most.get()).unwrap_or(usize::MAX)) {
-        Decoded::Plain(bytes) => Ok(bytes),
-        Decoded::TooLarge => Err(Refused::BodyTooLarge { most }),
-        Decoded::Broken(why) => Err(Refused::Malformed(format!("the body is not encoded as its header says: {why}"))),
-    }
+    let body = decode_here(body.clone(), coding, most)?;
+    let (decision, arrived, caller) = (gate.no_decision(), gate.clock().now(), identified.caller);
+    let (prepared, _onward) = read(policy, Arrival { decision, arrived, dialect, patience, caller }, &body)?;
+    progress.routing = Some(routing(policy, prepared.ask()));
+    Ok(Some(prepared))
+}
+
+/// Has it quoted, and every gate asked.
+fn examine(gate: &Gate, ask: &Ask, progress: &mut Progress) -> Result<(), Broken> {
+    let quoted = gate.explain(ask)?;
+    let (policy, subject) = (gate.policy(), ask.subject());
+    let patience = found::Patience { dispatch: ask.patience.dispatch, answer: ask.patience.answer };
+    let key = found::key(policy, &subject, &quoted.explained, patience);
+    progress.quote = Some(Quote::new(&quoted));
+    progress.core = Some((found(policy, &subject, &quoted.explained, patience), key));
+    Ok(())
 }
 
 /// Whose it would be, and what each rule says to that.
-fn identity(policy: &Policy, doors: &Doors, sketch: &Sketch) -> (Identity, Result<Identified, Refused>) {
-    let trusted = doors.trust(policy, sketch.listener);
+fn identity(policy: &Policy, trusted: bool, sketch: &Sketch, caller: Option<&Caller>) -> Identity {
     let mut rules: Vec<Rule> = trail(&policy.identity, trusted, &sketch.headers, &NoClaims)
         .map(|(index, says)| Rule {
             rule: format!("identity.tenant[{index}]"),
             by: policy.identity.tenant.get(index).map_or_else(String::new, source),
-            says: match says {
-                Ok(Says::Tenant(tenant)) => format!("the tenant is {tenant:?}"),
-                Ok(Says::TenantByKey(tenant, Some(name))) => format!("the tenant is {tenant:?}, by its key {name:?}"),
-                Ok(Says::TenantByKey(tenant, None)) => format!("the tenant is {tenant:?}"),
-                Ok(Says::NoKey) => "no key is shown (Authorization: Bearer, or x-api-key)".into(),
-                Ok(Says::NoHeader) => "the header is not sent".into(),
-                Ok(Says::NotTrusted) => {
-                    format!("headers are not believed on the {} listener (identity.trust)", listener(sketch.listener))
-                }
-                Ok(Says::NoClaim) => "no proxy in front vouches for it".into(),
-                Err(error) => error.to_string(),
-            },
+            says: said(says, sketch.listener),
         })
         .collect();
-    let mut identified = identify(&policy.identity, trusted, &sketch.headers);
     if let Some(tenant) = &sketch.tenant {
-        let rule = Rule {
+        rules.push(Rule {
             rule: "tenant".into(),
             by: "whoever asks for this explanation".into(),
             says: format!("the tenant is taken to be {tenant:?}"),
-        };
-        rules.push(rule);
-        identified = below(&policy.identity, tenant.clone(), &sketch.headers);
+        });
     }
-    let caller = identified.as_ref().ok().map(|identified| &identified.caller);
-    let identity = Identity {
+    Identity {
         tenant: caller.map(|caller| caller.tenant.to_string()),
         session: caller.and_then(|caller| caller.session.as_ref()).map(ToString::to_string),
         agent: caller.map_or("lead", |caller| agent(caller.agent)),
         wished_class: caller.and_then(|caller| caller.wished_class.clone()),
         headers_are_believed: trusted,
         rules,
-    };
-    (identity, identified.map_err(refused))
+    }
 }
 
-fn routing(policy: &Policy, caller: &Caller, asked: &str, selection: &Selection, streamed: bool) -> Routing {
+/// What a rule says of a caller, in words.
+fn said(says: Result<Says, IdentityError>, by: Listener) -> String {
+    match says {
+        Ok(Says::TenantByKey(tenant, Some(name))) => format!("the tenant is {tenant:?}, by its key {name:?}"),
+        Ok(Says::Tenant(tenant) | Says::TenantByKey(tenant, None)) => format!("the tenant is {tenant:?}"),
+        Ok(Says::NoKey) => "no key is shown (Authorization: Bearer, or x-api-key)".into(),
+        Ok(Says::NoHeader) => "the header is not sent".into(),
+        Ok(Says::NotTrusted) => format!("headers are not believed on the {} listener (identity.trust)", listener(by)),
+        Ok(Says::NoClaim) => "no proxy in front vouches for it".into(),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn routing(policy: &Policy, ask: &Ask) -> Routing {
+    let Ask { selection, caller, call, .. } = ask;
     Routing {
-        model_asked: asked.to_owned(),
+        model_asked: call.model.clone(),
         model: selection.model.to_string(),
         pool: policy.pools[selection.pool.index()].name.to_string(),
         pool_key: format!("pools[{}]", selection.pool.get()),
@@ -271,7 +246,7 @@ fn routing(policy: &Policy, caller: &Caller, asked: &str, selection: &Selection,
         class_because: class_because(policy, caller, selection),
         weight: selection.weight.as_f64(),
         weight_key: words::weight_key(policy, &caller.tenant),
-        streamed,
+        streamed: call.streamed,
     }
 }
 

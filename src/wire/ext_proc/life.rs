@@ -19,25 +19,20 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CONTENT_ENCODING, HeaderMap};
+use http::header::{CONTENT_LENGTH, HeaderMap};
 use tonic::Status;
 
-use crate::admission::{Ending, Outcome, Reported};
-use crate::policy::model::{Caller, Listener};
+use crate::admission::Outcome;
+use crate::policy::model::Listener;
 use crate::settings::Door;
 use crate::shell::Gate;
 use crate::units::{DecisionId, Instant, Span};
 
 use super::super::answer::{self, Refused};
 use super::super::dialect::Voice;
-use super::super::identity::identify_vouched;
-use super::super::proxy::coding::Coding;
-use super::super::proxy::metered::watch_for;
-use super::super::proxy::observed::Meter;
-use super::super::proxy::{self, headers::OURS, patience};
-use super::super::record;
+use super::super::exchange::{self, Admitted, Meter, OURS, RequestHead, enter};
 use super::envoy::{before_dispatch, in_place_of_upstream, unsupported_modes};
-use super::intake::{Admitted, Intake, Undecided, onward};
+use super::intake::{Decided, Intake, Undecided, onward};
 use super::message::{
     self, Asked, Content, Edit, Head, HttpBody, HttpHeaders, ProcessingRequest, ProcessingResponse, Told, Vouched,
 };
@@ -69,8 +64,6 @@ enum Stage {
     Sent(Box<Admitted>),
     /// Its answer is passing.
     Answering(Box<Meter>),
-    /// It costs nothing; its body may follow.
-    Free(Box<Caller>),
     /// It passes, or is refused; nothing is left to do about it.
     Passing,
 }
@@ -105,7 +98,7 @@ impl Life {
             // The core decides how long a request waits.
             Stage::Deciding => None,
             Stage::Sent(_) => Some(self.settings.begin_within),
-            Stage::Answering(_) | Stage::Free(_) | Stage::Passing => Some(self.settings.idle_most),
+            Stage::Answering(_) | Stage::Passing => Some(self.settings.idle_most),
         }
     }
 
@@ -137,35 +130,22 @@ impl Life {
         if !matches!(self.stage, Stage::Fresh) {
             return Ok(Step::Fail(Status::invalid_argument("request headers came twice")));
         }
-        let has_body = !headers.end_of_stream;
+        let bodiless = headers.end_of_stream;
         let head = Head::read(headers)?;
         self.voice = Voice::of(&head.path, &head.headers);
-        record::came(&self.gate, self.decision, Listener::Grpc, &head.method, &head.path);
-        let policy = self.gate.policy();
-        let dialect = proxy::metered_in(policy, &head.method, &head.path, &head.headers, !has_body)?;
-        if dialect.is_some() && !has_body {
-            return Err(Refused::Malformed("the body is missing".into()));
-        }
-        let identified =
-            identify_vouched(&policy.identity, self.trusted, &head.headers, vouched).map_err(proxy::refused)?;
-        record::identified(&self.gate, self.decision, &identified);
-        identified.caller.tenant.as_str().clone_into(&mut self.tenant);
-        let mut edit = onward(&head, identified.by_key);
-        if let Some(dialect) = dialect {
-            let patience = patience::read(&head.headers)?;
-            let coding = Coding::of(&head.headers)?;
-            if coding != Coding::Identity {
-                // It is decoded here and goes on plain.
-                edit.remove.push(CONTENT_ENCODING.as_str().to_owned());
-            }
-            let (decision, arrived) = (self.decision, self.gate.clock().now());
-            let body_most = self.settings.body_most;
-            let intake = Intake { decision, arrived, dialect, coding, body_most, identified, patience };
-            self.stage = Stage::Body(Box::new(intake));
+        exchange::came(&self.gate, self.decision, Listener::Grpc, &head.method, &head.path);
+        let seen = RequestHead { method: &head.method, path: &head.path, headers: &head.headers, bodiless };
+        let entered = enter(self.gate.policy(), self.trusted, seen, vouched)?;
+        exchange::identified(&self.gate, self.decision, &entered.identified);
+        entered.identified.caller.tenant.as_str().clone_into(&mut self.tenant);
+        let edit = onward(&head, &entered);
+        self.stage = if bodiless {
+            exchange::passed(&self.gate, self.decision);
+            Stage::Passing
         } else {
-            self.gate.decisions().passed(self.decision.request);
-            self.stage = Stage::Free(Box::new(identified.caller));
-        }
+            let (decision, arrived) = (self.decision, self.gate.clock().now());
+            Stage::Body(Box::new(Intake { decision, arrived, entered, body_most: self.settings.body_most }))
+        };
         Ok(Step::Answer(message::request_headers(edit)))
     }
 
@@ -173,36 +153,25 @@ impl Life {
         match std::mem::replace(&mut self.stage, Stage::Deciding) {
             Stage::Body(intake) => {
                 self.asked = self.gate.clock().now();
-                let most = self.settings.body_most;
-                if body.body.len() as u64 > most.get() {
-                    return self.refuse(&Refused::BodyTooLarge { most });
-                }
                 Step::Decide(Box::new(Undecided { intake: *intake, body: body.body.into() }))
-            }
-            Stage::Free(caller) => {
-                self.stage = Stage::Passing;
-                let came = Bytes::from(body.body);
-                match proxy::renamed(self.gate.policy(), &caller, &came) {
-                    Ok((_envoy_routes, onward)) => {
-                        Step::Answer(message::request_body(Content::changed(&came, onward), self.told()))
-                    }
-                    Err(refused) => self.refuse(&refused),
-                }
             }
             _ => Step::Fail(Status::invalid_argument("a request body came out of turn; it must come in one piece")),
         }
     }
 
     /// Takes the verdict on a request.
-    pub(super) fn decided(&mut self, verdict: Result<Admitted, Refused>) -> Step {
+    pub(super) fn decided(&mut self, verdict: Result<Decided, Refused>) -> Step {
         match verdict {
-            Ok(mut admitted) => {
-                let body = std::mem::replace(&mut admitted.body, Content::Kept);
-                let waited = admitted.permit.waited();
-                admitted.permit.sent();
+            Ok(Decided { body, admitted: Some(mut admitted) }) => {
+                admitted.sent();
+                let told = self.told().number("queue_ms", admitted.waited().as_secs_f64() * 1e3);
                 self.stage = Stage::Sent(Box::new(admitted));
-                let told = self.told().number("queue_ms", waited.as_secs_f64() * 1e3);
                 Step::Answer(message::request_body(body, told))
+            }
+            Ok(Decided { body, admitted: None }) => {
+                exchange::passed(&self.gate, self.decision);
+                self.stage = Stage::Passing;
+                Step::Answer(message::request_body(body, self.told()))
             }
             Err(refused) => self.refuse(&refused),
         }
@@ -218,7 +187,7 @@ impl Life {
                 let edit = Edit { set: HeaderMap::new(), remove };
                 Ok(Step::Answer(message::response_headers(edit, Told::default())))
             }
-            Stage::Free(_) | Stage::Passing => {
+            Stage::Passing => {
                 let mut set = HeaderMap::new();
                 answer::mark_admitted(&mut set, self.decision, Span::ZERO);
                 Ok(Step::Answer(message::response_headers(Edit { set, remove }, self.told())))
@@ -240,23 +209,24 @@ impl Life {
         &mut self,
         admitted: Admitted,
         head: &Head,
-        remove: Vec<String>,
+        mut remove: Vec<String>,
         local: Option<&str>,
         ended: bool,
     ) -> Result<Step, Refused> {
-        let Admitted { permit, encoding, form, .. } = admitted;
         if let Some(refused) = local.and_then(in_place_of_upstream) {
-            let outcome = match refused {
+            admitted.unanswered(match refused {
                 Refused::UpstreamTimedOut(_) => Outcome::TimedOut,
                 _ => Outcome::UpstreamFailed,
-            };
-            permit.settle(Ending { outcome, usage: Reported::Nothing });
+            });
             return Err(refused);
         }
         let mut set = HeaderMap::new();
-        answer::mark_admitted(&mut set, self.decision, permit.waited());
-        let watch = watch_for(head.status, &head.headers, encoding, form);
-        let mut meter = Meter::new(watch, Some(permit));
+        answer::mark_admitted(&mut set, self.decision, admitted.waited());
+        let mut meter = admitted.meter(head.status, &head.headers);
+        if meter.shortens() {
+            // What is hidden makes it shorter than the upstream said.
+            remove.push(CONTENT_LENGTH.as_str().to_owned());
+        }
         let mut told = self.told();
         if ended {
             let (_nothing, charge) = meter.end();
@@ -301,6 +271,7 @@ impl Life {
 
     /// Envoy says no more.
     pub(super) fn closed(&self) -> Step {
+        self.gate.decisions().left(self.decision.request, self.gate.clock().now());
         match self.stage {
             // Ending well here would let the request through.
             Stage::Deciding => Step::Fail(Status::cancelled("the request was not decided")),
@@ -312,8 +283,12 @@ impl Life {
     pub(super) fn timed_out(&mut self) -> Step {
         match std::mem::replace(&mut self.stage, Stage::Passing) {
             Stage::Sent(admitted) => {
-                admitted.permit.settle(Ending { outcome: Outcome::TimedOut, usage: Reported::Nothing });
+                admitted.unanswered(Outcome::TimedOut);
+                // Envoy takes an answer of ours for as long as there is none of the upstream's, though it asks nothing.
+                return self.refuse(&Refused::UpstreamSilent { within: self.settings.begin_within });
             }
+            // Nothing is missing any more and nothing is left to hide: what still comes Envoy may pass on by itself.
+            Stage::Answering(meter) if meter.is_final() => return Step::Over,
             Stage::Answering(mut meter) => {
                 meter.settle(Outcome::TimedOut);
             }
@@ -324,8 +299,7 @@ impl Life {
 
     fn refuse(&mut self, refused: &Refused) -> Step {
         self.stage = Stage::Passing;
-        let code = refused.code();
-        let answer = record::refused(&self.gate, self.decision, self.voice, refused);
+        let (code, answer) = (refused.code(), exchange::refuse(&self.gate, self.decision, self.voice, refused));
         Step::LastAnswer(message::immediate(answer, code, self.told().text("reason", code)))
     }
 

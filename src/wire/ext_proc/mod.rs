@@ -30,8 +30,9 @@ use crate::settings::Door;
 use crate::shell::Gate;
 
 use super::answer::Refused;
+use super::exchange::Memory;
 use super::identity::trusts;
-use intake::{Admitted, Ingress};
+use intake::Decided;
 use life::{Life, Step};
 use message::{ProcessingRequest, ProcessingResponse};
 
@@ -44,7 +45,7 @@ pub struct ExtProc {
     gate: Gate,
     settings: Arc<Door>,
     trusted: bool,
-    ingress: Ingress,
+    memory: Memory,
 }
 
 impl ExtProc {
@@ -52,8 +53,8 @@ impl ExtProc {
     #[must_use]
     pub fn new(gate: Gate, settings: Door, listener: IpAddr) -> Self {
         let trusted = trusts(&gate.policy().identity.trust, Listener::Grpc, listener);
-        let ingress = Ingress::new(settings.bodies_most);
-        Self { gate, settings: Arc::new(settings), trusted, ingress }
+        let memory = Memory::new(settings.bodies_most, settings.body_most);
+        Self { gate, settings: Arc::new(settings), trusted, memory }
     }
 
     /// The largest message that is read: a body, and what Envoy says around it.
@@ -74,13 +75,13 @@ impl ExternalProcessor for ExtProc {
             questions: request.into_inner(),
             deciding: None,
             gate: self.gate.clone(),
-            ingress: self.ingress.clone(),
+            memory: self.memory.clone(),
         });
         Ok(Response::new(Answers { next: Some(Box::pin(talk.next())) }))
     }
 }
 
-type Deciding = Pin<Box<dyn Future<Output = Result<Admitted, Refused>> + Send>>;
+type Deciding = Pin<Box<dyn Future<Output = Result<Decided, Refused>> + Send>>;
 
 /// One request's conversation with Envoy.
 struct Talk {
@@ -88,7 +89,7 @@ struct Talk {
     questions: Streaming<ProcessingRequest>,
     deciding: Option<Deciding>,
     gate: Gate,
-    ingress: Ingress,
+    memory: Memory,
 }
 
 /// What comes next in a conversation.
@@ -133,7 +134,7 @@ impl Talk {
                 Step::Answer(answer) => return Next::Answer(answer, self),
                 Step::LastAnswer(answer) => return Next::LastAnswer(answer),
                 Step::Decide(undecided) => {
-                    self.deciding = Some(Box::pin(undecided.decide(self.gate.clone(), self.ingress.clone())));
+                    self.deciding = Some(Box::pin(undecided.decide(self.gate.clone(), self.memory.clone())));
                 }
                 Step::Over => return Next::Over,
                 Step::Fail(status) => return Next::Failed(status),

@@ -9,8 +9,7 @@ use http::header::{
     HeaderValue, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 
-pub(in crate::wire) const OURS: &str = "x-tallygate-";
-const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+use super::super::exchange::{KEYS, OURS};
 
 const HOP_BY_HOP: [HeaderName; 9] = [
     CONNECTION,
@@ -46,8 +45,9 @@ pub(super) fn show_key(headers: &mut HeaderMap, key: &HeaderValue) {
 }
 
 fn remove_keys(headers: &mut HeaderMap) {
-    headers.remove(AUTHORIZATION);
-    headers.remove(X_API_KEY);
+    for name in KEYS {
+        headers.remove(name);
+    }
 }
 
 /// Takes out of an answer what does not travel on.

@@ -1,15 +1,7 @@
 //! An answer's body on its way to the client, watched to its end.
 //!
-//! Every byte is passed on as it comes. The end decides what the request is settled for:
-//!
-//! | what happens | settled as | for |
-//! |---|---|---|
-//! | a stream's final event, or the end of an answer | completed | the usage reported, else what was counted |
-//! | the client leaves behind the final event | closed after final | the same |
-//! | the client leaves before it | client aborted | what was counted |
-//! | the upstream breaks, ends a stream early, or reports an error in it | upstream failed | what was counted |
-//! | the upstream says nothing for too long before its final event | timed out | what was counted |
-//! | the answer was an error (4xx, 5xx) | upstream failed | nothing, unless usage is reported |
+//! Every byte is passed on as it comes. What the end is settled for stands with the [`Meter`]; what is added here is that
+//! an upstream that breaks has failed, and one that says nothing for too long before its final event has timed out.
 //!
 //! A broken upstream breaks the client's connection too: a part must not be taken for the whole. So does a stream whose
 //! only end is that its connection closes, unless its final event came before: whether it was whole nobody else can
@@ -28,218 +20,14 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::admission::{Ending, Outcome, Reported};
-use crate::costing::Encoding;
-use crate::shell::Permit;
-use crate::units::{Span, Tokens, Usage, VirtualTokens};
+use crate::admission::Outcome;
+use crate::units::Span;
 
-use super::super::dialect::{AnswerForm, Observer, Reply, StreamEnd};
+use super::super::exchange::Meter;
 use super::super::server::BodyError;
-
-/// How much of a whole answer is kept to read its usage.
-const WHOLE_MOST: usize = 4 * 1024 * 1024;
 
 /// How long after its final event a stream may go on.
 const LINGER: Duration = Duration::from_secs(1);
-
-/// The core is told of progress in steps of so many tokens.
-const PROGRESS_STEP: u64 = 8;
-
-/// How an answer is watched.
-pub(in crate::wire) enum Watch {
-    /// Event by event.
-    Stream(Box<Observer>),
-    /// A copy is kept and read at the end.
-    Whole(Copy),
-    /// An error of the upstream's.
-    Failed(Copy),
-    /// It cannot be read, only passed on.
-    Unreadable,
-}
-
-/// A copy of an answer, up to a bound.
-pub(in crate::wire) struct Copy {
-    held: Vec<u8>,
-    complete: bool,
-    form: AnswerForm,
-    encoding: Encoding,
-}
-
-impl Copy {
-    fn new(form: AnswerForm, encoding: Encoding) -> Self {
-        Self { held: Vec::new(), complete: true, form, encoding }
-    }
-
-    fn add(&mut self, data: &[u8]) {
-        self.complete &= self.held.len() + data.len() <= WHOLE_MOST;
-        if self.complete {
-            self.held.extend_from_slice(data);
-        } else {
-            self.held = Vec::new();
-        }
-    }
-
-    fn reply(&self) -> Reply {
-        if self.complete { self.form.read(&self.held, self.encoding) } else { Reply::Unreadable }
-    }
-}
-
-impl Watch {
-    pub(super) fn whole(form: AnswerForm, encoding: Encoding) -> Self {
-        Self::Whole(Copy::new(form, encoding))
-    }
-
-    pub(super) fn failed(form: AnswerForm) -> Self {
-        Self::Failed(Copy::new(form, Encoding::O200k))
-    }
-
-    /// Takes note of the next bytes and returns what the client is to see.
-    fn push(&mut self, data: Bytes) -> Bytes {
-        match self {
-            Self::Stream(observer) => observer.push(&data),
-            Self::Whole(copy) | Self::Failed(copy) => {
-                copy.add(&data);
-                data
-            }
-            Self::Unreadable => data,
-        }
-    }
-
-    /// What was held back and is to be seen after all, now that nothing more comes.
-    fn finish(&mut self) -> Bytes {
-        match self {
-            Self::Stream(observer) => observer.finish(),
-            Self::Whole(_) | Self::Failed(_) | Self::Unreadable => Bytes::new(),
-        }
-    }
-
-    fn output_so_far(&self) -> Tokens {
-        match self {
-            Self::Stream(observer) => observer.output_so_far(),
-            Self::Whole(_) | Self::Failed(_) | Self::Unreadable => Tokens::ZERO,
-        }
-    }
-
-    /// Whether the whole answer was produced although its body has not ended.
-    fn is_final(&self) -> bool {
-        matches!(self, Self::Stream(observer) if observer.end() == StreamEnd::Final)
-    }
-
-    /// Whether it is a stream that is not at its end.
-    fn is_open(&self) -> bool {
-        matches!(self, Self::Stream(observer) if observer.end() == StreamEnd::Open)
-    }
-
-    /// What is known of the usage.
-    fn usage(&mut self, permit: &Permit) -> Reported {
-        match self {
-            Self::Stream(observer) => reported(observer, permit),
-            Self::Whole(copy) => match copy.reply() {
-                Reply::Reported(usage) => Reported::Final(usage),
-                Reply::Counted { visible, reasoning } => permit.counted(visible, reasoning),
-                Reply::Disbelieved(counted) => {
-                    permit.disbelieved();
-                    counted.map_or(Reported::Nothing, |(visible, reasoning)| permit.counted(visible, reasoning))
-                }
-                Reply::Unreadable => Reported::Nothing,
-            },
-            Self::Failed(copy) => match copy.reply() {
-                Reply::Reported(usage) => Reported::Final(usage),
-                Reply::Disbelieved(_) => {
-                    permit.disbelieved();
-                    Reported::Nothing
-                }
-                Reply::Counted { .. } | Reply::Unreadable => Reported::Nothing,
-            },
-            Self::Unreadable => Reported::Nothing,
-        }
-    }
-
-    /// How a body that ended by itself ended.
-    fn outcome(&self) -> Outcome {
-        match self {
-            Self::Stream(observer) if observer.end() != StreamEnd::Final => Outcome::UpstreamFailed,
-            Self::Failed(_) => Outcome::UpstreamFailed,
-            Self::Stream(_) | Self::Whole(_) | Self::Unreadable => Outcome::Completed,
-        }
-    }
-}
-
-/// What a stream reported, where it came to its end. Else the more of what it reported on the way and what was counted
-/// of it, with the input as reported, else as expected: what an upstream says in passing is no final word, and whoever
-/// leaves early is not to pay less for it.
-fn reported(observer: &mut Observer, permit: &Permit) -> Reported {
-    if observer.disbelieved() {
-        permit.disbelieved();
-    }
-    if observer.end() != StreamEnd::Open
-        && let Some(usage) = observer.usage()
-    {
-        return Reported::Final(usage);
-    }
-    let (visible, reasoning) = observer.counted();
-    match (observer.told(), observer.input()) {
-        (Some(told), _) if told.output() >= visible + reasoning => Reported::Counted(told),
-        (_, Some(input)) => Reported::Counted(Usage { visible_output: visible, reasoning_output: reasoning, ..input }),
-        (_, None) => permit.counted(visible, reasoning),
-    }
-}
-
-/// An answer's bytes on their way, and the permit they are settled by.
-///
-/// Dropped before the end, it settles for what was counted: somebody left.
-pub(in crate::wire) struct Meter {
-    watch: Watch,
-    permit: Option<Permit>,
-    told: Tokens,
-}
-
-impl Meter {
-    /// Watches an answer.
-    pub(in crate::wire) fn new(watch: Watch, permit: Option<Permit>) -> Self {
-        Self { watch, permit, told: Tokens::ZERO }
-    }
-
-    /// Settles, unless that was done, and tells what the request came to.
-    pub(in crate::wire) fn settle(&mut self, outcome: Outcome) -> Option<VirtualTokens> {
-        let permit = self.permit.take()?;
-        let usage = self.watch.usage(&permit);
-        permit.settle(Ending { outcome, usage })
-    }
-
-    /// Takes note of the next bytes and returns what is to be shown of them.
-    pub(in crate::wire) fn pass(&mut self, data: Bytes) -> Bytes {
-        let shown = self.watch.push(data);
-        if let Some(permit) = &mut self.permit {
-            permit.began();
-            let output = self.watch.output_so_far();
-            let step = Tokens::new(if self.told == Tokens::ZERO { 1 } else { PROGRESS_STEP });
-            if output >= self.told + step {
-                self.told = output;
-                permit.progress(output);
-            }
-        }
-        shown
-    }
-
-    /// Whether the whole answer was produced although its body has not ended.
-    pub(in crate::wire) fn is_final(&self) -> bool {
-        self.watch.is_final()
-    }
-
-    /// The body ended by itself: what was held back of it, and what the request came to.
-    pub(in crate::wire) fn end(&mut self) -> (Bytes, Option<VirtualTokens>) {
-        let rest = self.watch.finish();
-        (rest, self.settle(self.watch.outcome()))
-    }
-}
-
-impl Drop for Meter {
-    fn drop(&mut self) {
-        let outcome = if self.watch.is_final() { Outcome::ClosedAfterFinal } else { Outcome::ClientAborted };
-        self.settle(outcome);
-    }
-}
 
 /// What ends an upstream's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -273,13 +61,13 @@ pub(super) struct Observed {
 }
 
 /// An answer that is metered.
-pub(super) fn metered(upstream: Incoming, framing: Framing, watch: Watch, permit: Permit, idle_most: Span) -> Observed {
-    Observed::new(upstream, framing, Meter::new(watch, Some(permit)), idle_most)
+pub(super) fn metered(upstream: Incoming, framing: Framing, meter: Meter, idle_most: Span) -> Observed {
+    Observed::new(upstream, framing, meter, idle_most)
 }
 
 /// An answer that only passes.
 pub(super) fn unmetered(upstream: Incoming, idle_most: Span) -> Observed {
-    Observed::new(upstream, Framing::Framed, Meter::new(Watch::Unreadable, None), idle_most)
+    Observed::new(upstream, Framing::Framed, Meter::unmetered(), idle_most)
 }
 
 impl Observed {
@@ -360,7 +148,7 @@ impl Body for Observed {
                 Some(Err(error)) => return this.break_off(Outcome::UpstreamFailed, error.into()),
                 None => {
                     let ending = this.end_in_good_order();
-                    if this.framing == Framing::UntilClose && this.meter.watch.is_open() {
+                    if this.framing == Framing::UntilClose && this.meter.is_open() {
                         let what = "the upstream closed its connection before the final event";
                         return Poll::Ready(Some(Err(what.into())));
                     }
@@ -375,9 +163,6 @@ impl Body for Observed {
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self.meter.watch {
-            Watch::Stream(_) => SizeHint::default(),
-            Watch::Whole(_) | Watch::Failed(_) | Watch::Unreadable => self.upstream.size_hint(),
-        }
+        if self.meter.shortens() { SizeHint::default() } else { self.upstream.size_hint() }
     }
 }

@@ -77,7 +77,7 @@ impl UpstreamError {
     pub fn refused(self) -> Refused {
         match self {
             Self::Unreachable(what) => Refused::UpstreamUnreachable(what),
-            Self::TimedOut(_) => Refused::UpstreamTimedOut(self.to_string()),
+            Self::TimedOut(within) => Refused::UpstreamSilent { within },
         }
     }
 }

@@ -49,7 +49,9 @@ impl Front {
         let (file, address) = (folder.path().join("envoy.yaml"), folder.path().join("admin"));
         std::fs::write(&file, config).expect("a file for a test");
         let mut child = Command::new(binary)
-            .args(["--disable-hot-restart", "--concurrency", "1", "--log-level", "info", "--config-path"])
+            .args(["--disable-hot-restart", "--concurrency", "1", "--log-level", "info"])
+            // The access log is written at once, and not every ten seconds.
+            .args(["--file-flush-interval-msec", "10", "--config-path"])
             .arg(&file)
             .arg("--admin-address-path")
             .arg(&address)

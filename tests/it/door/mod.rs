@@ -2,6 +2,7 @@
 
 mod client;
 mod front;
+mod stage;
 mod upstream;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use tallygate::units::{Span, VirtualTokens};
 
 pub(crate) use client::{Answer, Client};
 pub(crate) use front::Front;
+pub(crate) use stage::{Case, Stage, Way, both_doors, cases, play};
 pub(crate) use upstream::{Exchange, Upstream};
 
 /// A gateway under test, with a folder for its files.

@@ -102,7 +102,8 @@ impl Exchange {
 
     /// Begins a stream of events.
     pub(crate) async fn begin(&mut self) {
-        self.send("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n").await;
+        let head = "connection: close\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked";
+        self.send(&format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n")).await;
     }
 
     /// Sends bytes of the stream.

@@ -28,6 +28,14 @@ const MAY_IMPORT: [(&str, &[&str]); 15] = [
 /// Files held to less than their room: the oracle judges the core and must know nothing of it.
 const STRICTER: [(&str, &[&str]); 2] = [("src/sim/oracle.rs", &["units"]), ("src/sim/oracle/", &["units"])];
 
+/// Neighbours in one room that may not lean on each other: neither door on the other, nor what they share on either.
+const APART: [(&str, &str); 4] = [
+    ("src/wire/proxy/", "wire::ext_proc"),
+    ("src/wire/ext_proc/", "wire::proxy"),
+    ("src/wire/exchange/", "wire::ext_proc"),
+    ("src/wire/exchange/", "wire::proxy"),
+];
+
 const CORE: [&str; 3] = ["admission", "ledger", "costing"];
 const CLOCKLESS: [&str; 9] =
     ["units", "yaml", "policy", "ledger", "admission", "costing", "sim", "observe", "settings"];
@@ -77,6 +85,11 @@ pub(super) fn imports(files: &[File]) -> Vec<Finding> {
         };
         let strict = STRICTER.iter().any(|(prefix, _)| file.path.starts_with(prefix));
         for (line, path) in outward_paths(file) {
+            let below = |wall: &str| path == wall || path.starts_with(&format!("{wall}::"));
+            if let Some((_, wall)) = APART.iter().find(|(from, wall)| file.path.starts_with(from) && below(wall)) {
+                findings
+                    .push(file.finding(line, format!("{wall} is another door; what both need is in wire::exchange")));
+            }
             let own = !strict && path.split("::").next() == Some(room);
             let own_oracle = strict && path.starts_with("sim::oracle");
             let listed =
@@ -117,7 +130,7 @@ fn contains_word(code: &str, word: &str) -> bool {
     })
 }
 
-/// Every path out of the file's own module in what ships, from the crate's root, with its line.
+/// Every path out of the file's own room, or up to its top, in what ships, from the crate's root, with its line.
 fn outward_paths(file: &File) -> Vec<(usize, String)> {
     let code = file.shipped();
     let depth = depth(&file.path);
@@ -138,6 +151,10 @@ fn outward_paths(file: &File) -> Vec<(usize, String)> {
         }
         if climbed >= depth {
             expand(at, "", rest, &mut paths);
+        } else if climbed + 1 == depth
+            && let Some(room) = file.room()
+        {
+            expand(at, &format!("{room}::"), rest, &mut paths);
         }
     }
     paths.into_iter().map(|(at, path)| (code[..at].matches('\n').count() + 1, path)).collect()
@@ -182,6 +199,18 @@ mod samples {
 
     fn import_findings(path: &str, text: &str) -> usize {
         imports(&[File::new(path, text)]).len()
+    }
+
+    #[test]
+    fn doors_stand_apart_however_the_way_is_written() {
+        for bad in
+            ["use crate::wire::proxy::Proxy;", "use super::super::proxy;", "use super::super::{a, proxy::Proxy};"]
+        {
+            assert_eq!(import_findings("src/wire/ext_proc/life.rs", bad), 1, "{bad}");
+            assert_eq!(import_findings("src/wire/answer.rs", &bad.replace("super::super", "super")), 0, "{bad}");
+        }
+        assert_eq!(import_findings("src/wire/proxy/mod.rs", "use super::{ext_proc, exchange};"), 1);
+        assert_eq!(import_findings("src/wire/ext_proc/life.rs", "use super::super::proxy_protocol;"), 0);
     }
 
     #[test]

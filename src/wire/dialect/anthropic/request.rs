@@ -4,11 +4,12 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::costing::{Attachment, COUNTED_TEXT, Call, Effort, Prompt};
+use crate::costing::{Call, Effort};
 use crate::units::{self, Limit, Tokens};
 
 use super::super::body::{AnswerForm, Parsed};
-use super::super::json::{Unreadable, flag, given, kind, malformed, present, read, string};
+use super::super::content::{Kind, Reader, TextIn};
+use super::super::json::{Unreadable, flag, given, malformed, present, read, string};
 use super::super::{Dialect, fields};
 
 /// From how large a thinking budget on which effort is expected. The API gives budgets no names; these are the sizes
@@ -42,21 +43,20 @@ pub(in crate::wire::dialect) fn parse(body: &Bytes) -> Result<Parsed, Unreadable
     let form: Form<'_> = serde_json::from_str(text).map_err(|error| malformed(format!("the body: {error}")))?;
     let (model, model_at) = fields::model(text, form.model)?;
     let cap = given(form.max_tokens).ok_or_else(|| malformed("max_tokens is missing".into()))?;
-    let mut prompt = Prompt::default();
+    let mut reader = Reader::new(kind_of);
     if let Some(system) = given(form.system) {
-        prompt.messages += 1;
-        read_content(&mut prompt, "system", system, Depth::Message)?;
+        reader.message();
+        reader.content("system", system)?;
     }
     let messages = given(form.messages).ok_or_else(|| malformed("messages is missing".into()))?;
     for (at, message) in fields::batch("messages", "messages", messages)?.iter().enumerate() {
-        read_message(&mut prompt, &format!("messages[{at}]"), message)?;
+        read_message(&mut reader, &format!("messages[{at}]"), message)?;
     }
-    for json in [form.tools, form.output_config] {
-        measure(&mut prompt, json);
-    }
+    reader.structured(form.tools);
+    reader.structured(form.output_config);
     let call = Call {
         model,
-        prompt,
+        prompt: reader.finish(),
         // Zero only warms the cache.
         cap: Limit::AtMost(fields::tokens("max_tokens", cap)?),
         least: Tokens::ZERO,
@@ -104,13 +104,19 @@ fn read_effort(config: Option<&RawValue>, thinking: Option<&RawValue>) -> Result
     })
 }
 
-fn measure(prompt: &mut Prompt, json: Option<&RawValue>) {
-    if let Some(json) = given(json) {
-        prompt.structured = prompt.structured + units::Bytes::new(json.get().len() as u64);
+/// Calls, and blocks of a kind not known here, are counted as the JSON they are.
+fn kind_of(name: &str) -> Kind {
+    match name {
+        "text" => Kind::Text(TextIn::Text),
+        "thinking" => Kind::Text(TextIn::Thinking),
+        "image" => Kind::SourcedImage,
+        "document" => Kind::Document,
+        "tool_result" => Kind::ToolResult,
+        _ => Kind::Unknown,
     }
 }
 
-fn read_message(prompt: &mut Prompt, path: &str, raw: &RawValue) -> Result<(), Unreadable> {
+fn read_message(reader: &mut Reader, path: &str, raw: &RawValue) -> Result<(), Unreadable> {
     #[derive(Deserialize)]
     struct Message<'a> {
         #[serde(borrow, default, deserialize_with = "present")]
@@ -122,95 +128,8 @@ fn read_message(prompt: &mut Prompt, path: &str, raw: &RawValue) -> Result<(), U
     let role = given(message.role).ok_or_else(|| malformed(format!("{path}.role is missing")))?;
     string(&format!("{path}.role"), role)?;
     let content = given(message.content).ok_or_else(|| malformed(format!("{path}.content is missing")))?;
-    prompt.messages += 1;
-    read_content(prompt, &format!("{path}.content"), content, Depth::Message)
-}
-
-/// How deep a content lies. Tools' results hold blocks of their own, which hold no more results.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Depth {
-    Message,
-    ToolResult,
-}
-
-fn read_content(prompt: &mut Prompt, path: &str, content: &RawValue, depth: Depth) -> Result<(), Unreadable> {
-    match kind(content) {
-        "a string" => {
-            prompt.text.push(&string(path, content)?, COUNTED_TEXT);
-            Ok(())
-        }
-        "an array" => {
-            let blocks: Vec<&RawValue> = read(path, content, "an array")?;
-            let mut blocks = blocks.iter().enumerate();
-            blocks.try_for_each(|(at, block)| read_block(prompt, &format!("{path}[{at}]"), block, depth))
-        }
-        found => Err(malformed(format!("{path} must be a string or an array, not {found}"))),
-    }
-}
-
-#[derive(Deserialize)]
-struct Block<'a> {
-    #[serde(borrow, rename = "type", default, deserialize_with = "present")]
-    kind: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    text: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    thinking: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    content: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    source: Option<&'a RawValue>,
-}
-
-fn read_block(prompt: &mut Prompt, path: &str, raw: &RawValue, depth: Depth) -> Result<(), Unreadable> {
-    let block: Block<'_> = read(path, raw, "an object")?;
-    let kind = given(block.kind).ok_or_else(|| malformed(format!("{path}.type is missing")))?;
-    let mut push = |name: &str, text: Option<&RawValue>| {
-        let text = given(text).ok_or_else(|| malformed(format!("{path}.{name} is missing")))?;
-        prompt.text.push(&string(&format!("{path}.{name}"), text)?, COUNTED_TEXT);
-        Ok(())
-    };
-    match &*string(&format!("{path}.type"), kind)? {
-        "text" => push("text", block.text),
-        "thinking" => push("thinking", block.thinking),
-        "image" => {
-            prompt.attachments.push(Attachment::ImageClaude);
-            Ok(())
-        }
-        "document" => read_document(prompt, path, block.source),
-        "tool_result" if depth == Depth::Message => match given(block.content) {
-            Some(content) => read_content(prompt, &format!("{path}.content"), content, Depth::ToolResult),
-            None => Ok(()),
-        },
-        // Calls, and blocks of a kind not known here, are counted as the JSON they are.
-        _ => {
-            measure(prompt, Some(raw));
-            Ok(())
-        }
-    }
-}
-
-/// Plain text is counted as such; anything else by the length of its base64.
-fn read_document(prompt: &mut Prompt, path: &str, source: Option<&RawValue>) -> Result<(), Unreadable> {
-    #[derive(Deserialize)]
-    struct Source<'a> {
-        #[serde(borrow, rename = "type", default, deserialize_with = "present")]
-        kind: Option<&'a RawValue>,
-        #[serde(borrow, default, deserialize_with = "present")]
-        data: Option<&'a RawValue>,
-    }
-    let raw = given(source).ok_or_else(|| malformed(format!("{path}.source is missing")))?;
-    let source: Source<'_> = read(&format!("{path}.source"), raw, "an object")?;
-    match (source.kind.map(RawValue::get), given(source.data)) {
-        (Some("\"text\""), Some(data)) => {
-            prompt.text.push(&string(&format!("{path}.source.data"), data)?, COUNTED_TEXT);
-        }
-        (_, data) => {
-            let length = data.map_or(0, |data| data.get().len() as u64);
-            prompt.attachments.push(Attachment::File(units::Bytes::new(length)));
-        }
-    }
-    Ok(())
+    reader.message();
+    reader.content(&format!("{path}.content"), content)
 }
 
 #[cfg(test)]

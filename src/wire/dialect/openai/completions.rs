@@ -8,12 +8,13 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::costing::{COUNTED_TEXT, Call, Effort, Prompt};
+use crate::costing::{Call, Effort};
 use crate::units::{self, Limit, Tokens};
 use crate::wire::dialect::Dialect;
 use crate::wire::dialect::body::{AnswerForm, Echo, Parsed};
+use crate::wire::dialect::content::{Kind, Reader};
 use crate::wire::dialect::fields::{self, Entry};
-use crate::wire::dialect::json::{Unreadable, flag, given, malformed, present, string};
+use crate::wire::dialect::json::{Unreadable, flag, given, malformed, present};
 
 use super::sampling;
 
@@ -58,10 +59,10 @@ pub(in crate::wire::dialect) fn parse(body: &Bytes) -> Result<Parsed, Unreadable
     let ask_usage = sampling::ask_usage(text, streamed, form.stream_options)?;
     // Without a prompt the model begins a new document.
     let entries = given(form.prompt).map_or(Ok(Vec::new()), |raw| fields::entries("prompt", raw))?;
-    let mut prompt = Prompt::default();
-    entries.iter().for_each(|entry| add(&mut prompt, entry));
+    let mut reader = Reader::new(|_| Kind::Unknown);
+    entries.iter().for_each(|entry| reader.entry(entry));
     if let Some(suffix) = given(form.suffix) {
-        prompt.text.push(&string("suffix", suffix)?, COUNTED_TEXT);
+        reader.text("suffix", suffix)?;
     }
     let cap = fields::cap(&[("max_tokens", form.max_tokens)])?.unwrap_or(Limit::AtMost(DEFAULT_CAP));
     let each = sampling::choices(form.n, form.best_of)?;
@@ -70,7 +71,7 @@ pub(in crate::wire::dialect) fn parse(body: &Bytes) -> Result<Parsed, Unreadable
     let returned = fields::choices("n", form.n)?;
     let call = Call {
         model,
-        prompt,
+        prompt: reader.finish(),
         cap,
         least: sampling::least(cap, form.min_tokens, form.ignore_eos)?,
         choices: each.saturating_mul(batch.try_into().expect("at least one")),
@@ -81,15 +82,6 @@ pub(in crate::wire::dialect) fn parse(body: &Bytes) -> Result<Parsed, Unreadable
     let mut answer = AnswerForm::new(Dialect::OpenAiCompletions, ask_usage.is_some());
     answer.echo = echo.then(|| Echo { prompts: entries.iter().map(echoed).collect(), each: returned });
     Ok(Parsed { call, answer, model_at, edits: ask_usage.into_iter().collect() })
-}
-
-/// Adds one of a batch to what has to be read.
-pub(super) fn add(prompt: &mut Prompt, entry: &Entry<'_>) {
-    match entry {
-        Entry::Text(text) => prompt.text.push(text, COUNTED_TEXT),
-        Entry::Tokens(tokens) => prompt.tokens += *tokens,
-        Entry::Json(raw) => prompt.structured = prompt.structured + units::Bytes::new(raw.get().len() as u64),
-    }
 }
 
 /// How many bytes an answer begins with when it repeats this prompt.
@@ -109,7 +101,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::parse;
-    use crate::costing::{Encoding, count_prompt};
+    use crate::costing::{Encoding, Meter};
     use crate::units::{Limit, Tokens};
     use crate::wire::dialect::{Parsed, Reply, Unreadable};
 
@@ -124,7 +116,7 @@ mod tests {
         let batch = json!({"model": "m", "prompt": ["a", "b", [1, 2, 3]], "n": 2, "best_of": 5, "max_tokens": 99});
         let batch = read(&batch).call;
         assert_eq!((batch.cap, batch.choices.get()), (Limit::AtMost(Tokens::new(99)), 15));
-        assert_eq!(count_prompt(Encoding::O200k, &batch.prompt), Tokens::new(5), "two letters and three tokens");
+        assert_eq!(Meter::of("m").count(&batch.prompt).total(), Tokens::new(5), "two letters and three tokens");
         let tokens = read(&json!({"model": "m", "prompt": [5, 6, 7]})).call;
         assert_eq!((tokens.choices.get(), tokens.prompt.tokens), (1, Tokens::new(3)));
         assert_eq!(read(&json!({"model": "m"})).call.choices.get(), 1, "a new document");

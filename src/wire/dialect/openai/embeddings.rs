@@ -5,14 +5,13 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::costing::{Call, Effort, Prompt};
+use crate::costing::{Call, Effort};
 use crate::units::{self, Limit, Tokens, Usage};
 use crate::wire::dialect::body::{AnswerForm, Parsed};
+use crate::wire::dialect::content::{Kind, Reader};
 use crate::wire::dialect::json::{Unreadable, given, malformed, present};
 use crate::wire::dialect::reply::Reply;
 use crate::wire::dialect::{Dialect, fields};
-
-use super::completions;
 
 #[derive(Deserialize)]
 struct Form<'a> {
@@ -28,11 +27,11 @@ pub(in crate::wire::dialect) fn parse(body: &Bytes) -> Result<Parsed, Unreadable
     let form: Form<'_> = serde_json::from_str(text).map_err(|error| malformed(format!("the body: {error}")))?;
     let (model, model_at) = fields::model(text, form.model)?;
     let input = given(form.input).ok_or_else(|| malformed("input is missing".into()))?;
-    let mut prompt = Prompt::default();
-    fields::entries("input", input)?.iter().for_each(|entry| completions::add(&mut prompt, entry));
+    let mut reader = Reader::new(|_| Kind::Unknown);
+    fields::entries("input", input)?.iter().for_each(|entry| reader.entry(entry));
     let call = Call {
         model,
-        prompt,
+        prompt: reader.finish(),
         cap: Limit::AtMost(Tokens::ZERO),
         least: Tokens::ZERO,
         choices: std::num::NonZeroU32::MIN,
@@ -65,7 +64,7 @@ mod tests {
     use serde_json::json;
 
     use super::{parse, read};
-    use crate::costing::{Encoding, count_prompt};
+    use crate::costing::Meter;
     use crate::units::{Limit, Tokens, Usage};
     use crate::wire::dialect::{Reply, Unreadable};
 
@@ -75,7 +74,7 @@ mod tests {
             let body = Bytes::from(json!({"model": "m", "input": input}).to_string());
             let call = parse(&body).expect("well formed").call;
             assert_eq!(call.cap, Limit::AtMost(Tokens::ZERO));
-            assert_eq!(count_prompt(Encoding::O200k, &call.prompt), Tokens::new(tokens));
+            assert_eq!(Meter::of("m").count(&call.prompt).total(), Tokens::new(tokens));
         }
         let reported = read(br#"{"data":[],"usage":{"prompt_tokens":7,"total_tokens":7}}"#);
         assert_eq!(reported, Reply::Reported(Usage::plain(Tokens::new(7), Tokens::ZERO)));

@@ -6,6 +6,7 @@ use std::num::NonZeroU32;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::costing::Effort;
 use crate::units::{Limit, Tokens};
 use crate::wire::dialect::body::Edit;
 use crate::wire::dialect::fields;
@@ -29,6 +30,25 @@ pub(super) fn least(
         Limit::AtMost(cap) => least.min(cap),
         Limit::Unlimited => least,
     })
+}
+
+#[derive(Deserialize)]
+struct TemplateKwargs<'a> {
+    #[serde(borrow, default, deserialize_with = "present")]
+    enable_thinking: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    thinking: Option<&'a RawValue>,
+}
+
+/// The effort that is named. Where none is, the engines' chat templates have switches that forbid thinking:
+/// `enable_thinking` (Qwen, GLM) and `thinking` (DeepSeek). One that allows it says nothing of how much.
+pub(super) fn effort(named: Option<&RawValue>, template: Option<&RawValue>) -> Result<Effort, Unreadable> {
+    let effort = fields::effort("reasoning_effort", named)?;
+    let Some(raw) = given(template).filter(|_| effort == Effort::Unstated) else { return Ok(effort) };
+    let template: TemplateKwargs<'_> = read("chat_template_kwargs", raw, "an object")?;
+    let switches = [template.enable_thinking, template.thinking];
+    let off = switches.into_iter().flatten().any(|switch| switch.get() == "false");
+    Ok(if off { Effort::None } else { Effort::Unstated })
 }
 
 #[derive(Deserialize)]

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use envoy_types::pb::envoy::config::core::v3 as core;
 use envoy_types::pb::envoy::service::ext_proc::v3::body_mutation::Mutation;
 
-use super::super::intake::Ingress;
+use super::super::super::exchange::Memory;
 use super::super::message::{Asked, HttpBody, HttpHeaders, ProcessingRequest, ProcessingResponse, Said};
 use super::{Life, Step};
 use crate::observe::{Decisions, Keep, Metrics};
@@ -67,8 +67,8 @@ fn answer(step: Step) -> ProcessingResponse {
 async fn sent(gate: &Gate, life: &mut Life) -> ProcessingResponse {
     answer(life.on(request_headers()));
     let Step::Decide(undecided) = life.on(request_body()) else { panic!("it is to be decided") };
-    let ingress = Ingress::new(units::Bytes::new(1024 * 1024));
-    let verdict = undecided.decide(gate.clone(), ingress).await;
+    let bytes = units::Bytes::new(1024 * 1024);
+    let verdict = undecided.decide(gate.clone(), Memory::new(bytes, bytes)).await;
     answer(life.decided(verdict))
 }
 
@@ -144,6 +144,11 @@ async fn a_silent_upstream_is_given_up_and_settled() {
     let mut life = life(&gate);
     sent(&gate, &mut life).await;
     assert_eq!(life.silence(), Some(Door::default().begin_within));
-    assert!(matches!(life.timed_out(), Step::Fail(_)));
+    let Step::LastAnswer(answer) = life.timed_out() else { panic!("Envoy is told what to answer") };
+    let Some(Said::ImmediateResponse(said)) = answer.response else { panic!("in place of the upstream") };
+    assert_eq!(
+        (said.status.map(|status| status.code), said.details.as_str()),
+        (Some(504), "tallygate_upstream_timed_out")
+    );
     assert!(settled(&gate).is_positive());
 }

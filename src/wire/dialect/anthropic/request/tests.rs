@@ -2,7 +2,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::parse;
-use crate::costing::{Attachment, Effort};
+use crate::costing::{Api, Attachment, Detail, Effort, Image, PixelSize};
 use crate::units::{self, Limit, Tokens};
 use crate::wire::dialect::{Parsed, Unreadable};
 
@@ -41,7 +41,8 @@ fn what_bears_on_cost_is_read() {
     assert_eq!((call.cap, call.streamed), (Limit::AtMost(Tokens::new(500)), true));
     assert_eq!(call.prompt.messages, 4, "the system prompt is one");
     assert_eq!(call.prompt.text.pieces().collect::<Vec<_>>(), ["be brief", "hello", "a page", "hm", "found"]);
-    assert_eq!(call.prompt.attachments, [Attachment::ImageClaude, Attachment::File(units::Bytes::new(6))]);
+    let image = Attachment::Image(Image { size: None, detail: Detail::Full, api: Api::Anthropic });
+    assert_eq!(call.prompt.attachments, [image, Attachment::File(units::Bytes::new(6))]);
     let structured = "{\"type\":\"tool_use\",\"id\":\"1\",\"name\":\"t\",\"input\":{}}[{\"name\":\"t\"}]";
     assert_eq!(call.prompt.structured.get(), structured.len() as u64);
 }
@@ -93,4 +94,20 @@ fn only_the_models_name_is_edited() {
     assert_eq!(String::from_utf8(renamed.to_vec()).expect("utf-8"), {
         String::from_utf8(body.to_vec()).expect("utf-8").replace("\"m\"", "\"other\"")
     });
+}
+
+#[test]
+fn an_image_in_the_body_is_as_large_as_it_says_and_nonsense_is_no_error() {
+    let size = |source: Value| {
+        let parts = json!([{"type": "image", "source": source}]);
+        match read(&with("messages", json!([{"role": "user", "content": parts}]))).call.prompt.attachments[..] {
+            [Attachment::Image(image)] => image.size,
+            ref other => panic!("one image, not {other:?}"),
+        }
+    };
+    let data = "iVBORw0KGgoAAAANSUhEUgAAAAMAAAAFCAIAAAAPE8H1";
+    assert_eq!(size(json!({"type": "base64", "media_type": "image/png", "data": data})), PixelSize::new(3, 5));
+    for nonsense in [json!({"type": "base64", "data": 7}), json!({"data": ""}), json!(null), json!([1])] {
+        assert_eq!(size(nonsense.clone()), None, "{nonsense}");
+    }
 }

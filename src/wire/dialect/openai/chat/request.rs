@@ -40,6 +40,8 @@ struct Form<'a> {
     #[serde(borrow, default, deserialize_with = "present")]
     reasoning_effort: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
+    chat_template_kwargs: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
     tools: Option<&'a RawValue>,
     #[serde(borrow, default, deserialize_with = "present")]
     functions: Option<&'a RawValue>,
@@ -69,7 +71,7 @@ pub(in crate::wire::dialect) fn parse(body: &Bytes) -> Result<Parsed, Unreadable
         cap,
         least: sampling::least(cap, form.min_tokens, form.ignore_eos)?,
         choices: sampling::choices(form.n, form.best_of)?,
-        effort: fields::effort("reasoning_effort", form.reasoning_effort)?,
+        effort: sampling::effort(form.reasoning_effort, form.chat_template_kwargs)?,
         streamed,
         bytes: units::Bytes::new(body.len() as u64),
     };

@@ -2,7 +2,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::{Parsed, parse};
-use crate::costing::{Attachment, Effort};
+use crate::costing::{Api, Attachment, Detail, Effort, Image, PixelSize};
 use crate::units::{self, Limit, Tokens};
 use crate::wire::dialect::Unreadable;
 
@@ -55,7 +55,8 @@ fn what_bears_on_cost_is_read() {
     assert_eq!(call.prompt.text.pieces().collect::<Vec<_>>(), ["bob", "hello"]);
     let length = |text: &str| units::Bytes::new(text.len() as u64);
     let audio = Attachment::Audio(length("{\"data\":\"AAAA\"}"));
-    assert_eq!(call.prompt.attachments, [Attachment::ImageLow, Attachment::Image, audio]);
+    let image = |detail| Attachment::Image(Image { size: None, detail, api: Api::OpenAi });
+    assert_eq!(call.prompt.attachments, [image(Detail::Low), image(Detail::Full), audio]);
     let structured = "[{\"type\":\"function\"}]{\"type\":\"novelty\",\"x\":1}[{\"id\":\"c\"}]";
     assert_eq!(call.prompt.structured, length(structured));
     assert_eq!(call.bytes, length(&body.to_string()));
@@ -162,4 +163,53 @@ fn hostile_nesting_and_escapes_end_in_an_answer() {
     assert!(error.to_string().starts_with("messages[0].content: "), "{error}");
     let escaped = r#"{"mod\u0065l":"m","messages":[{"role":"user"}]}"#;
     assert_eq!(parse(&Bytes::from(escaped)).expect("an escaped name is a name").call.model, "m");
+}
+
+const PNG_3_BY_5: &str = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAMAAAAFCAIAAAAPE8H1";
+
+#[test]
+fn an_image_in_the_body_is_as_large_as_it_says_and_nonsense_is_no_error() {
+    let size = |image: Value| {
+        let parts = json!([{"type": "image_url", "image_url": image}]);
+        match read(&with("messages", json!([{"role": "user", "content": parts}]))).call.prompt.attachments[..] {
+            [Attachment::Image(image)] => image.size,
+            ref other => panic!("one image, not {other:?}"),
+        }
+    };
+    let known = PixelSize::new(3, 5);
+    assert_eq!((size(json!({"url": PNG_3_BY_5})), size(json!(PNG_3_BY_5))), (known, known));
+    for nonsense in [json!({"url": "data:image/png;base64,%%%"}), json!({"url": 7}), json!({}), json!("")] {
+        assert_eq!(size(nonsense.clone()), None, "{nonsense}");
+    }
+}
+
+#[test]
+fn a_template_that_forbids_thinking_is_no_effort_unless_one_is_named() {
+    let effort = |kwargs: Value| read(&with("chat_template_kwargs", kwargs)).call.effort;
+    assert_eq!(effort(json!({"enable_thinking": false})), Effort::None);
+    assert_eq!(effort(json!({"thinking": false, "other": 1})), Effort::None);
+    for says_nothing in [json!({"enable_thinking": true}), json!({}), json!(null), json!({"enable_thinking": null})] {
+        assert_eq!(effort(says_nothing), Effort::Unstated);
+    }
+    let mut named = with("chat_template_kwargs", json!({"enable_thinking": false}));
+    named["reasoning_effort"] = json!("low");
+    assert_eq!(read(&named).call.effort, Effort::Low);
+    let error = parse(&Bytes::from(with("chat_template_kwargs", json!(7)).to_string())).expect_err("not an object");
+    assert_eq!(error, Unreadable::Malformed("chat_template_kwargs must be an object, not a number".into()));
+}
+
+/// A client's wishes to its engine change nothing here and reach it as they were written.
+#[test]
+fn wishes_to_the_engine_pass_unchanged() {
+    let wishes = json!({
+        "priority": -7, "request_id": "r", "cache_salt": "s", "session_params": {"id": "x"},
+        "vllm_xargs": {"agentic_context": {"step": 3}}, "kv_transfer_params": {"do_remote_decode": true},
+    });
+    let mut body = chat();
+    body.as_object_mut().expect("an object").extend(wishes.as_object().expect("an object").clone());
+    let body = Bytes::from(body.to_string());
+    let parsed = parse(&body).expect("well formed");
+    assert_eq!(parsed.forward(&body, "m"), body);
+    let plain = read(&chat()).call;
+    assert_eq!(parsed.call, crate::costing::Call { bytes: parsed.call.bytes, ..plain });
 }

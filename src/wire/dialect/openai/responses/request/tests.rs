@@ -2,7 +2,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::parse;
-use crate::costing::{Attachment, Call, Effort};
+use crate::costing::{Api, Attachment, Call, Detail, Effort, Image, PixelSize};
 use crate::units::{Limit, Tokens};
 use crate::wire::dialect::Unreadable;
 
@@ -21,6 +21,8 @@ fn what_bears_on_cost_is_read() {
             {"type": "message", "role": "user", "content": [
                 {"type": "input_text", "text": "look"},
                 {"type": "input_image", "image_url": "u", "detail": "low"},
+                {"type": "input_image", "image_url":
+                    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAMAAAAFCAIAAAAPE8H1"},
             ]},
             {"type": "reasoning", "summary": [], "encrypted_content": "x".repeat(9_000)},
             {"type": "function_call_output", "call_id": "c", "output": "found"},
@@ -28,7 +30,9 @@ fn what_bears_on_cost_is_read() {
     }));
     assert_eq!((call.cap, call.effort, call.prompt.messages), (Limit::Unlimited, Effort::High, 4));
     assert_eq!(call.prompt.text.pieces().collect::<Vec<_>>(), ["be brief", "hello", "look", "found"]);
-    assert_eq!(call.prompt.attachments, [Attachment::ImageLow]);
+    let image = |size, detail| Attachment::Image(Image { size, detail, api: Api::OpenAi });
+    let known = PixelSize::new(3, 5);
+    assert_eq!(call.prompt.attachments, [image(None, Detail::Low), image(known, Detail::Full)]);
     assert!(call.prompt.structured.get() < 200, "sealed reasoning is not counted by its cipher");
     let chained = read(&json!({"model": "m", "previous_response_id": "resp_1"}));
     assert_eq!(chained.prompt.messages, 0, "the history is not in the body");

@@ -2,10 +2,12 @@
 //!
 //! `x-tallygate-deadline-ms` is meant for us and must be right, and there once; a number too large for us is as long as
 //! we can count. `x-envoy-expected-rq-timeout-ms` and
-//! `x-stainless-read-timeout` are others' words; what cannot be read in them says nothing.
+//! `x-stainless-read-timeout` are others' words, as is `x-stainless-retry-count`, which says whether it waited before;
+//! what cannot be read in them says nothing.
 
 use http::HeaderMap;
 
+use crate::admission::Attempt;
 use crate::shell::Patience;
 use crate::units::Span;
 
@@ -14,12 +16,13 @@ use super::super::answer::Refused;
 const OURS: &str = "x-tallygate-deadline-ms";
 const ENVOY: &str = "x-envoy-expected-rq-timeout-ms";
 const STAINLESS: &str = "x-stainless-read-timeout";
+const RETRIES: &str = "x-stainless-retry-count";
 
 /// Reads the headers.
 ///
 /// # Errors
 /// When our own header is not a whole number of milliseconds, or comes more than once.
-pub(in crate::wire) fn read(headers: &HeaderMap) -> Result<Patience, Refused> {
+pub(super) fn read(headers: &HeaderMap) -> Result<Patience, Refused> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let millis = |text: &str| text.parse().ok().map(Span::from_millis);
     let malformed = |what: &str| Refused::Malformed(format!("the header {OURS} {what}"));
@@ -37,7 +40,12 @@ pub(in crate::wire) fn read(headers: &HeaderMap) -> Result<Patience, Refused> {
         .and_then(|text| text.parse().ok())
         .filter(|secs: &f64| secs.is_finite() && *secs > 0.0)
         .map(Span::from_secs_f64);
-    Ok(Patience { dispatch, answer: envoy.into_iter().chain(stainless).min() })
+    let attempt = match text(RETRIES).and_then(|text| text.parse::<u32>().ok()) {
+        None => Attempt::Unsaid,
+        Some(0) => Attempt::First,
+        Some(_) => Attempt::Again,
+    };
+    Ok(Patience { dispatch, answer: envoy.into_iter().chain(stainless).min(), attempt })
 }
 
 /// So many milliseconds; as many as there can be where the digits say more.
@@ -51,6 +59,7 @@ mod tests {
     use http::{HeaderMap, HeaderName, HeaderValue};
 
     use super::{Refused, read};
+    use crate::admission::Attempt;
     use crate::shell::Patience;
     use crate::units::Span;
 
@@ -64,9 +73,9 @@ mod tests {
     fn the_sooner_of_what_is_told_counts() {
         let (dispatch, answer) = (Some(Span::from_millis(1_500)), Some(Span::from_secs(600)));
         let found = patience(&[("x-tallygate-deadline-ms", "1500"), ("x-stainless-read-timeout", "600.0")]);
-        assert_eq!(found, Some(Patience { dispatch, answer }));
+        assert_eq!(found, Some(Patience { dispatch, answer, attempt: Attempt::Unsaid }));
         let found = patience(&[("x-envoy-expected-rq-timeout-ms", "2000"), ("x-stainless-read-timeout", "600")]);
-        assert_eq!(found, Some(Patience { dispatch: None, answer: Some(Span::from_secs(2)) }));
+        assert_eq!(found, Some(Patience { answer: Some(Span::from_secs(2)), ..Patience::default() }));
     }
 
     #[test]
@@ -74,7 +83,7 @@ mod tests {
         for huge in ["18446744073709551615", "99999999999999999999999999"] {
             let found = patience(&[("x-tallygate-deadline-ms", huge)]);
             let dispatch = Some(Span::from_millis(u64::MAX));
-            assert_eq!(found, Some(Patience { dispatch, answer: None }), "{huge}");
+            assert_eq!(found, Some(Patience { dispatch, ..Patience::default() }), "{huge}");
         }
         let mut headers = HeaderMap::new();
         for value in ["1500", "1500"] {

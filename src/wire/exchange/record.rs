@@ -10,18 +10,23 @@ use crate::policy::model::Listener;
 use crate::shell::Gate;
 use crate::units::DecisionId;
 
-use super::answer::Refused;
-use super::dialect::Voice;
-use super::identity::Identified;
+use super::super::answer::Refused;
+use super::super::dialect::Voice;
+use super::super::identity::Identified;
 
 /// A request came.
-pub(super) fn came(gate: &Gate, decision: DecisionId, listener: Listener, method: &Method, path: &str) {
+pub(in crate::wire) fn came(gate: &Gate, decision: DecisionId, listener: Listener, method: &Method, path: &str) {
     let came = Came { at: gate.clock().now(), listener, method: method.clone(), path: path.into() };
     gate.decisions().open(decision.request, came);
 }
 
+/// It passed without being metered.
+pub(in crate::wire) fn passed(gate: &Gate, decision: DecisionId) {
+    gate.decisions().passed(decision.request);
+}
+
 /// Its caller was found out.
-pub(super) fn identified(gate: &Gate, decision: DecisionId, identified: &Identified) {
+pub(in crate::wire) fn identified(gate: &Gate, decision: DecisionId, identified: &Identified) {
     let caller = &identified.caller;
     let known = Known {
         tenant: caller.tenant.clone(),
@@ -34,8 +39,8 @@ pub(super) fn identified(gate: &Gate, decision: DecisionId, identified: &Identif
     gate.decisions().identified(decision.request, known);
 }
 
-/// The answer to a request that is not let through, or not answered by its upstream.
-pub(super) fn refused(gate: &Gate, decision: DecisionId, voice: Voice, refused: &Refused) -> Response<String> {
+/// Counts a refusal that the core did not make, remembers any, and puts it into the caller's words.
+pub(in crate::wire) fn refuse(gate: &Gate, decision: DecisionId, voice: Voice, refused: &Refused) -> Response<String> {
     let (code, now) = (refused.code(), gate.clock().now());
     if !matches!(refused, Refused::ByCore(_)) {
         gate.metrics().rejected(code);
@@ -49,18 +54,18 @@ pub(super) fn refused(gate: &Gate, decision: DecisionId, voice: Voice, refused: 
 }
 
 /// A request on its way through a door. Dropped before it is done, its client has left.
-pub(super) struct Passing<'a> {
+pub(in crate::wire) struct Passing<'a> {
     gate: &'a Gate,
     decision: Option<DecisionId>,
 }
 
 impl<'a> Passing<'a> {
-    pub(super) fn new(gate: &'a Gate, decision: DecisionId) -> Self {
+    pub(in crate::wire) fn new(gate: &'a Gate, decision: DecisionId) -> Self {
         Self { gate, decision: Some(decision) }
     }
 
     /// It was answered, or handed on.
-    pub(super) fn done(mut self) {
+    pub(in crate::wire) fn done(mut self) {
         self.decision = None;
     }
 }

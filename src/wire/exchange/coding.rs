@@ -10,6 +10,8 @@ use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use http::HeaderMap;
 use http::header::CONTENT_ENCODING;
 
+use crate::units;
+
 use super::super::answer::Refused;
 
 /// How a body is encoded.
@@ -25,7 +27,7 @@ pub(in crate::wire) enum Coding {
 
 /// What became of decoding.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::wire) enum Decoded {
+enum Decoded {
     /// The plain body.
     Plain(Bytes),
     /// It is larger than the bound.
@@ -39,7 +41,7 @@ impl Coding {
     ///
     /// # Errors
     /// When it names a coding, or several, that are not decoded here.
-    pub(in crate::wire) fn of(headers: &HeaderMap) -> Result<Self, Refused> {
+    pub(super) fn of(headers: &HeaderMap) -> Result<Self, Refused> {
         let mut values = headers.get_all(CONTENT_ENCODING).iter();
         let (Some(value), None) = (values.next(), values.next()) else {
             return if headers.contains_key(CONTENT_ENCODING) { Err(unsupported()) } else { Ok(Self::Identity) };
@@ -53,12 +55,36 @@ impl Coding {
     }
 
     /// Decodes a body. The time is proportional to the bound at most.
-    pub(in crate::wire) fn decode(self, body: Bytes, bound: usize) -> Decoded {
+    fn decode(self, body: Bytes, bound: usize) -> Decoded {
         match self {
             Self::Identity => Decoded::Plain(body),
-            Self::Gzip => decode(MultiGzDecoder::new(&*body), bound),
-            Self::Deflate => decode(ZlibDecoder::new(&*body), bound),
+            Self::Gzip => read(MultiGzDecoder::new(&*body), bound),
+            Self::Deflate => read(ZlibDecoder::new(&*body), bound),
         }
+    }
+}
+
+/// The plain body, decoded where that does not keep others waiting.
+///
+/// # Errors
+/// When it is not encoded as its header says, or larger than the most that is read.
+pub(in crate::wire) async fn decode(bytes: Bytes, coding: Coding, most: units::Bytes) -> Result<Bytes, Refused> {
+    if coding == Coding::Identity {
+        return Ok(bytes);
+    }
+    let decoding = tokio::task::spawn_blocking(move || decode_here(bytes, coding, most));
+    decoding.await.unwrap_or(Err(Refused::Internal))
+}
+
+/// The plain body. A large one takes a while.
+///
+/// # Errors
+/// When it is not encoded as its header says, or larger than the most that is read.
+pub(in crate::wire) fn decode_here(bytes: Bytes, coding: Coding, most: units::Bytes) -> Result<Bytes, Refused> {
+    match coding.decode(bytes, usize::try_from(most.get()).unwrap_or(usize::MAX)) {
+        Decoded::Plain(bytes) => Ok(bytes),
+        Decoded::TooLarge => Err(Refused::BodyTooLarge { most }),
+        Decoded::Broken(why) => Err(Refused::Malformed(format!("the body is not encoded as its header says: {why}"))),
     }
 }
 
@@ -66,7 +92,7 @@ fn unsupported() -> Refused {
     Refused::Unsupported("a body may be encoded with gzip or deflate, once; send it without Content-Encoding".into())
 }
 
-fn decode(decoder: impl Read, bound: usize) -> Decoded {
+fn read(decoder: impl Read, bound: usize) -> Decoded {
     let mut plain = Vec::new();
     match decoder.take(bound as u64 + 1).read_to_end(&mut plain) {
         Ok(_) if plain.len() > bound => Decoded::TooLarge,

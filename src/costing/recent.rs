@@ -43,6 +43,13 @@ impl<K: Clone + Eq + Hash, V: Default> Recent<K, V> {
         self.by_age.insert(self.clock, key);
     }
 
+    /// Drops an entry, if there is one.
+    pub(super) fn remove(&mut self, key: &K) {
+        if let Some((age, _)) = self.entries.remove(key) {
+            self.by_age.remove(&age);
+        }
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.by_age.values().filter_map(|key| Some((key, self.get(key)?)))
     }

@@ -1,0 +1,92 @@
+//! Watches an answer on its way to the client, and settles its request once.
+//!
+//! | what happens | settled as | for |
+//! |---|---|---|
+//! | a stream's final event, or the end of an answer | completed | the usage reported, else what was counted |
+//! | it is dropped behind the final event | closed after final | the same |
+//! | it is dropped before it | client aborted | what was counted |
+//! | a stream ends early, or with an error in it | upstream failed | what was counted |
+//! | the answer was an error (4xx, 5xx) | upstream failed | nothing, unless usage is reported |
+//! | a door settles it as broken or timed out | as the door says | what was counted |
+
+use bytes::Bytes;
+
+use crate::admission::{Ending, Outcome};
+use crate::shell::Permit;
+use crate::units::{Tokens, VirtualTokens};
+
+use super::watch::Watch;
+
+/// The core is told of progress in steps of so many tokens.
+const PROGRESS_STEP: u64 = 8;
+
+/// An answer's bytes on their way, and the permit they are settled by.
+///
+/// Dropped before the end, it settles for what was counted: somebody left.
+pub(in crate::wire) struct Meter {
+    watch: Watch,
+    permit: Option<Permit>,
+    told: Tokens,
+}
+
+impl Meter {
+    /// Watches the answer to a request that is paid for.
+    pub(super) fn new(watch: Watch, permit: Permit) -> Self {
+        Self { watch, permit: Some(permit), told: Tokens::ZERO }
+    }
+
+    /// Lets an answer pass that costs nothing.
+    pub(in crate::wire) fn unmetered() -> Self {
+        Self { watch: Watch::Unreadable, permit: None, told: Tokens::ZERO }
+    }
+
+    /// Settles, unless that was done, and tells what the request came to.
+    pub(in crate::wire) fn settle(&mut self, outcome: Outcome) -> Option<VirtualTokens> {
+        let permit = self.permit.take()?;
+        let usage = self.watch.usage(&permit);
+        permit.settle(Ending { outcome, usage })
+    }
+
+    /// Takes note of the next bytes and returns what is to be shown of them.
+    pub(in crate::wire) fn pass(&mut self, data: Bytes) -> Bytes {
+        let shown = self.watch.push(data);
+        if let Some(permit) = &mut self.permit {
+            permit.began();
+            let output = self.watch.output_so_far();
+            let step = Tokens::new(if self.told == Tokens::ZERO { 1 } else { PROGRESS_STEP });
+            if output >= self.told + step {
+                self.told = output;
+                permit.progress(output);
+            }
+        }
+        shown
+    }
+
+    /// Whether the whole answer was produced although its body has not ended.
+    pub(in crate::wire) fn is_final(&self) -> bool {
+        self.watch.is_final()
+    }
+
+    /// Whether it is a stream that is not at its end.
+    pub(in crate::wire) fn is_open(&self) -> bool {
+        self.watch.is_open()
+    }
+
+    /// Whether the client may see less than the upstream sends, so that no length can be promised.
+    pub(in crate::wire) fn shortens(&self) -> bool {
+        matches!(self.watch, Watch::Stream(_))
+    }
+
+    /// The body ended by itself: what was held back of it, and what the request came to.
+    pub(in crate::wire) fn end(&mut self) -> (Bytes, Option<VirtualTokens>) {
+        let rest = self.watch.finish();
+        (rest, self.settle(self.watch.outcome()))
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        let outcome = if self.watch.is_final() { Outcome::ClosedAfterFinal } else { Outcome::ClientAborted };
+        self.settle(outcome);
+    }
+}

@@ -1,0 +1,42 @@
+//! What happens to one request and its answer, the same at every door.
+//!
+//! A door reads a head and a body off its wire and hands them in here; what it gets back it writes to its wire. In the
+//! order of a request's life:
+//!
+//! | step | here |
+//! |---|---|
+//! | the head: metered or not, who calls, how patiently, how the body is encoded | [`enter`] |
+//! | the body, within the memory that all bodies share | [`Memory`], [`decode`] |
+//! | what it asks for, where it goes, what it costs; whether and when | [`prepare`], [`Prepared::admit`] |
+//! | a request that costs nothing: where it goes | [`rename`] |
+//! | the answer, watched and settled once | [`Admitted::meter`], [`Meter`] |
+//! | a refusal, counted, remembered and put into the caller's words | [`refuse`] |
+//! | what is remembered of all of it | [`came`], [`identified`], [`passed`], [`Passing`] |
+//!
+//! No door imports another. What is written here once cannot differ between them; `tests/it/doors` shows that what is
+//! left to each does not either.
+
+mod coding;
+mod entrance;
+mod memory;
+mod meter;
+mod patience;
+mod prepare;
+mod record;
+mod watch;
+
+use http::header::{AUTHORIZATION, HeaderName};
+
+pub(in crate::wire) use coding::{Coding, decode, decode_here};
+pub(in crate::wire) use entrance::{Entered, RequestHead, Toll, enter, enter_as};
+pub(in crate::wire) use memory::{Kept, Memory};
+pub(in crate::wire) use meter::Meter;
+pub(in crate::wire) use prepare::{Admitted, Arrival, Prepared, prepare, read, rename};
+pub(in crate::wire) use record::{Passing, came, identified, passed, refuse};
+
+/// What the names of our own headers begin with. They are read here or mean nothing, in either direction, so that
+/// nobody can speak for us.
+pub(in crate::wire) const OURS: &str = "x-tallygate-";
+
+/// Where a client shows a key. One of ours does not travel on.
+pub(in crate::wire) const KEYS: [HeaderName; 2] = [AUTHORIZATION, HeaderName::from_static("x-api-key")];

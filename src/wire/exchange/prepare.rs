@@ -1,0 +1,153 @@
+//! From a body to a permit: what it asks for, where it goes, what it costs, whether and when.
+//!
+//! Until the permit is given nothing is held, so a refusal leaves no trace but its count. What costs nothing is only
+//! looked at for the model it names.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+
+use crate::admission::{Ending, Outcome, Reported};
+use crate::costing::{Encoding, Meter as InputMeter};
+use crate::policy::Policy;
+use crate::policy::model::{Caller, Selection};
+use crate::shell::{Ask, Denied, Gate, Patience, Permit};
+use crate::units::{DecisionId, Instant, PoolIndex, Span};
+
+use super::super::answer::Refused;
+use super::super::dialect::{AnswerForm, Dialect, Named, Parsed, Unreadable};
+use super::meter::Meter;
+use super::watch::Watch;
+
+/// Bodies up to this size are read where they are; larger ones on a thread that may take its time.
+const READ_IN_PLACE: usize = 64 * 1024;
+
+/// A metered request whose body is there.
+#[derive(Clone, Debug)]
+pub(in crate::wire) struct Arrival {
+    /// The name of the decision to be made.
+    pub(in crate::wire) decision: DecisionId,
+    /// When its head came.
+    pub(in crate::wire) arrived: Instant,
+    /// The language of its body.
+    pub(in crate::wire) dialect: Dialect,
+    /// How long its client waits.
+    pub(in crate::wire) patience: Patience,
+    /// Whose it is.
+    pub(in crate::wire) caller: Caller,
+}
+
+/// A request that is read, routed and counted, and may ask to be let through.
+#[derive(Debug)]
+pub(in crate::wire) struct Prepared {
+    ask: Ask,
+    encoding: Encoding,
+    form: AnswerForm,
+}
+
+/// A request that is let through.
+#[derive(Debug)]
+pub(in crate::wire) struct Admitted {
+    permit: Permit,
+    encoding: Encoding,
+    form: AnswerForm,
+}
+
+/// Reads, routes and counts a body, and says how it goes on. Large ones are read off the worker threads.
+///
+/// # Errors
+/// When it is malformed, asks for what does not exist here, or names a model that no pool serves.
+pub(in crate::wire) async fn prepare(
+    policy: &Arc<Policy>,
+    arrival: Arrival,
+    body: Bytes,
+) -> Result<(Prepared, Bytes), Refused> {
+    if body.len() <= READ_IN_PLACE {
+        return read(policy, arrival, &body);
+    }
+    let policy = policy.clone();
+    tokio::task::spawn_blocking(move || read(&policy, arrival, &body)).await.unwrap_or(Err(Refused::Internal))
+}
+
+/// Reads, routes and counts a body where it is. A large one takes a while.
+///
+/// # Errors
+/// When it is malformed, asks for what does not exist here, or names a model that no pool serves.
+pub(in crate::wire) fn read(policy: &Policy, arrival: Arrival, body: &Bytes) -> Result<(Prepared, Bytes), Refused> {
+    let Arrival { decision, arrived, dialect, patience, caller } = arrival;
+    let parsed = dialect.parse(body).map_err(|error| match error {
+        Unreadable::Malformed(what) => Refused::Malformed(what),
+        Unreadable::Unsupported(what) => Refused::Unsupported(what),
+    })?;
+    let selection = select(policy, &caller, &parsed.call.model)?;
+    let onward = parsed.forward(body, selection.model.as_str());
+    let Parsed { call, answer: form, .. } = parsed;
+    let meter = InputMeter::of(selection.model.as_str());
+    let (encoding, input) = (meter.encoding(), meter.count(&call.prompt));
+    let dialect = dialect.name();
+    let ask = Ask { decision, dialect, arrived, call, input, caller, selection, patience };
+    Ok((Prepared { ask, encoding, form }, onward))
+}
+
+/// A body that costs nothing as the upstream is to see it, and the pool that serves the model it names, else the first.
+///
+/// # Errors
+/// When it names a model that no pool serves.
+pub(in crate::wire) fn rename(policy: &Policy, caller: &Caller, body: &Bytes) -> Result<(PoolIndex, Bytes), Refused> {
+    let Some(named) = Named::read(body) else { return Ok((PoolIndex::new(0), body.clone())) };
+    let selection = select(policy, caller, &named.model)?;
+    Ok((selection.pool, named.forward(body, selection.model.as_str())))
+}
+
+fn select(policy: &Policy, caller: &Caller, model: &str) -> Result<Selection, Refused> {
+    let selection = policy.select(&caller.tenant, caller.wished_class.as_deref(), model);
+    selection.ok_or_else(|| Refused::ModelNotFound(model.to_owned()))
+}
+
+impl Prepared {
+    /// What the core is to be asked.
+    pub(in crate::wire) fn ask(&self) -> &Ask {
+        &self.ask
+    }
+
+    /// Where it goes.
+    pub(in crate::wire) fn pool(&self) -> PoolIndex {
+        self.ask.selection.pool
+    }
+
+    /// Asks to be let through, and waits as long as it takes. Dropping the future leaves the queue.
+    ///
+    /// # Errors
+    /// When the core refuses, or is broken.
+    pub(in crate::wire) async fn admit(self, gate: &Gate) -> Result<Admitted, Refused> {
+        let Self { ask, encoding, form } = self;
+        match gate.admit(ask).await {
+            Ok(permit) => Ok(Admitted { permit, encoding, form }),
+            Err(Denied::Refused(refusal)) => Err(Refused::ByCore(refusal)),
+            Err(Denied::Broken) => Err(Refused::Internal),
+        }
+    }
+}
+
+impl Admitted {
+    /// How long it had waited.
+    pub(in crate::wire) fn waited(&self) -> Span {
+        self.permit.waited()
+    }
+
+    /// It goes upstream now; from here on it costs something.
+    pub(in crate::wire) fn sent(&mut self) {
+        self.permit.sent();
+    }
+
+    /// No answer came of it.
+    pub(in crate::wire) fn unanswered(self, outcome: Outcome) {
+        self.permit.settle(Ending { outcome, usage: Reported::Nothing });
+    }
+
+    /// Its answer is here: from now on it is settled by what passes.
+    pub(in crate::wire) fn meter(self, status: StatusCode, headers: &HeaderMap) -> Meter {
+        Meter::new(Watch::of(status, headers, self.encoding, self.form), self.permit)
+    }
+}

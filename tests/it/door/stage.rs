@@ -1,0 +1,137 @@
+//! One door with everything around it, and a table of cases that is played on it.
+//!
+//! A case is written once and says nothing of its door, or asks the stage where the two truly differ. Cases of one
+//! setup share one gateway, and one Envoy: each is checked to leave nothing behind, and what it settled is the
+//! difference to what stood in the books before it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::pin::Pin;
+
+use tallygate::units::VirtualTokens;
+
+use super::{Client, Exchange, Front, Gateway, Setup, Upstream};
+
+/// Through which door.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// The reverse proxy.
+    Proxy,
+    /// A real Envoy that asks over ext_proc.
+    Envoy,
+}
+
+/// A gateway, its upstream, and the way in.
+pub(crate) struct Stage {
+    pub(crate) way: Way,
+    pub(crate) gateway: Gateway,
+    pub(crate) upstream: Upstream,
+    front: Option<Front>,
+    before: (VirtualTokens, BTreeMap<String, u64>),
+}
+
+/// A case of a table.
+pub(crate) type Case = for<'a> fn(&'a mut Stage) -> Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+/// A table of named cases from the names of their functions.
+macro_rules! cases {
+    ($($name:ident),* $(,)?) => {{
+        let cases: &[(&str, crate::door::Case)] = &[$((stringify!($name), |stage| Box::pin($name(stage)))),*];
+        cases
+    }};
+}
+
+/// Two tests that play a table of cases on a setup, one for each door.
+macro_rules! both_doors {
+    ($table:ident, $setup:expr, [$($name:ident),* $(,)?]) => {
+        mod $table {
+            use super::*;
+
+            #[tokio::test]
+            async fn by_proxy() {
+                crate::door::play(crate::door::Way::Proxy, $setup, cases![$($name),*]).await;
+            }
+
+            #[tokio::test]
+            async fn by_envoy() {
+                crate::door::play(crate::door::Way::Envoy, $setup, cases![$($name),*]).await;
+            }
+        }
+    };
+}
+
+pub(crate) use {both_doors, cases};
+
+/// Plays cases one after the other on one stage.
+pub(crate) async fn play(way: Way, setup: fn(Way) -> Setup, cases: &[(&str, Case)]) {
+    let Some(mut stage) = Stage::set(way, setup(way)).await else { return };
+    for (name, case) in cases {
+        println!("{way:?}: {name}");
+        case(&mut stage).await;
+        assert!(stage.upstream.is_untouched(), "{name}: nothing more went upstream");
+        stage.ended().await;
+    }
+}
+
+impl Stage {
+    /// Sets it; nothing where there is no Envoy and one is needed.
+    pub(crate) async fn set(way: Way, setup: Setup) -> Option<Self> {
+        let upstream = Upstream::start().await;
+        let gateway = setup.start(&upstream.url()).await;
+        let front = match way {
+            Way::Proxy => None,
+            Way::Envoy => Some(Front::start(&gateway, upstream.address()).await?),
+        };
+        Some(Self { way, gateway, upstream, front, before: (VirtualTokens::ZERO, BTreeMap::new()) })
+    }
+
+    /// Where clients connect to.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.front.as_ref().map_or(self.gateway.app.proxy(), Front::address)
+    }
+
+    /// Connects a client.
+    pub(crate) async fn client(&self) -> Client {
+        Client::connect(self.address()).await
+    }
+
+    /// A client whose streamed chat has reached the upstream and got these events.
+    pub(crate) async fn streaming(&mut self, events: &str) -> (Client, Exchange) {
+        let mut client = self.client().await;
+        client.chat("", &crate::doors::chat(true)).await;
+        let mut exchange = self.upstream.next().await;
+        exchange.begin().await;
+        exchange.chunk(events).await;
+        client.read_until("one two three").await;
+        (client, exchange)
+    }
+
+    /// Waits until nothing runs, checks that the books balance exactly, and returns what was settled since the last
+    /// time, and how each request ended.
+    pub(crate) async fn ended(&mut self) -> (VirtualTokens, BTreeMap<String, u64>) {
+        self.gateway.until_queued(0).await;
+        let now = self.gateway.ended().await;
+        let (settled, outcomes) = std::mem::replace(&mut self.before, now.clone());
+        let new = |(outcome, count): (String, u64)| {
+            let more = count - outcomes.get(&outcome).copied().unwrap_or(0);
+            (more > 0).then_some((outcome, more))
+        };
+        (now.0 - settled, now.1.into_iter().filter_map(new).collect())
+    }
+
+    /// Checks what Envoy's own record says of a decision, where there is an Envoy.
+    pub(crate) async fn recorded(&self, decision: &str, key: &str, expected: serde_json::Value) {
+        if let Some(front) = &self.front {
+            let record = front.record(decision).await;
+            assert_eq!(record[key], expected, "{record}");
+        }
+    }
+
+    /// One of two, by the door.
+    pub(crate) fn either<T>(&self, by_proxy: T, by_envoy: T) -> T {
+        match self.way {
+            Way::Proxy => by_proxy,
+            Way::Envoy => by_envoy,
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Sessions and their sub-agents at the doors: who they are is in headers, and their caps hold.
+
+use super::chat;
+use crate::door::{Client, Exchange, Setup, Stage, both_doors, cases};
+
+both_doors! {
+    pairs, |_| Setup::policy("fanout: {per_session: 2}"),
+    [one_slot_of_a_session_stays_for_its_lead_whatever_its_agents_are_called]
+}
+
+both_doors! {
+    single, |_| Setup::policy("fanout: {per_session: 1}"),
+    [a_session_says_nothing_about_another_tenants_session_of_the_same_name]
+}
+
+const CLAUDE: (&str, &str) =
+    ("x-claude-code-session-id: s1\r\n", "x-claude-code-session-id: s1\r\nx-claude-code-agent-id: a1\r\n");
+const CODEX: (&str, &str) = ("session-id: s1\r\n", "session-id: s1\r\nx-codex-parent-thread-id: t1\r\n");
+const OPENCODE: (&str, &str) = ("x-session-id: s1\r\n", "x-session-id: child\r\nx-parent-session-id: s1\r\n");
+const DYNAMO: (&str, &str) =
+    ("x-dynamo-session-id: s1\r\n", "x-dynamo-session-id: child\r\nx-dynamo-parent-session-id: s1\r\n");
+
+async fn done(mut exchange: Exchange, client: &mut Client) {
+    let usage = r#"{"usage":{"prompt_tokens":5,"completion_tokens":5}}"#;
+    exchange.answer("200 OK", usage).await;
+    assert_eq!(client.answer().await.status, 200);
+}
+
+async fn one_slot_of_a_session_stays_for_its_lead_whatever_its_agents_are_called(stage: &mut Stage) {
+    for (lead, sub) in [CLAUDE, CODEX, OPENCODE, DYNAMO] {
+        let (mut first, mut second, mut root) = (stage.client().await, stage.client().await, stage.client().await);
+        first.chat(sub, &chat(false)).await;
+        let of_first = stage.upstream.next().await;
+        second.chat(sub, &chat(false)).await;
+        stage.gateway.until_queued(1).await;
+        root.chat(lead, &chat(false)).await;
+        let of_root = stage.upstream.next().await;
+        assert!(stage.upstream.is_untouched(), "{lead}the second sub-agent waits");
+        done(of_root, &mut root).await;
+        assert!(stage.upstream.is_untouched(), "{lead}a free slot of the lead's is not a sub-agent's");
+        done(of_first, &mut first).await;
+        let of_second = stage.upstream.next().await;
+        done(of_second, &mut second).await;
+        let (_, outcomes) = stage.ended().await;
+        assert_eq!(outcomes, [("completed".to_owned(), 3)].into(), "nobody was refused");
+    }
+}
+
+async fn a_session_says_nothing_about_another_tenants_session_of_the_same_name(stage: &mut Stage) {
+    let (mut ours, mut theirs) = (stage.client().await, stage.client().await);
+    ours.chat("x-tenant-id: a\r\nx-session-id: s\r\n", &chat(false)).await;
+    let first = stage.upstream.next().await;
+    theirs.chat("x-tenant-id: b\r\nx-session-id: s\r\n", &chat(false)).await;
+    let second = stage.upstream.next().await;
+    done(second, &mut theirs).await;
+    done(first, &mut ours).await;
+    assert_eq!(stage.ended().await.1, [("completed".to_owned(), 2)].into());
+}
