@@ -148,6 +148,15 @@ fn routing(page: &mut Page, routing: &Value) {
     );
     page.line("class", &format!("{}: {}", plain(&routing["class"]), plain(&routing["class_because"])));
     page.line("weight", &format!("{} ({})", number(&routing["weight"]), plain(&routing["weight_key"])));
+    patience(page, routing);
+}
+
+/// How long the client says it waits.
+fn patience(page: &mut Page, of: &Value) {
+    let waits = [("dispatch", "waits_for_dispatch_s"), ("something of the answer", "waits_for_answer_s")];
+    let waits = waits.iter().filter(|(_, key)| !of[*key].is_null());
+    let waits: Vec<String> = waits.map(|(what, key)| format!("{} for {what}", secs(&of[*key]))).collect();
+    page.line("patience", &waits.join(", "));
 }
 
 fn caller(page: &mut Page, caller: &Value) {
@@ -168,10 +177,7 @@ fn asked(page: &mut Page, request: &Value) {
     let alias = if asked == model { String::new() } else { format!(", served as {model}") };
     page.line("model", &format!("{asked}{alias} by pool {}", plain(&request["pool"])));
     page.line("class", &format!("{}, weight {}", plain(&request["class"]), number(&request["weight"])));
-    let waits = [("dispatch", "waits_for_dispatch_s"), ("something of the answer", "waits_for_answer_s")];
-    let waits = waits.iter().filter(|(_, key)| !request[*key].is_null());
-    let waits: Vec<String> = waits.map(|(what, key)| format!("{} for {what}", secs(&request[*key]))).collect();
-    page.line("patience", &waits.join(", "));
+    patience(page, request);
 }
 
 fn quote(page: &mut Page, quote: &Value) {
@@ -184,9 +190,13 @@ fn quote(page: &mut Page, quote: &Value) {
         format!(" of at most {}", plain(&quote["output_cap"]))
     };
     let (input, output) = (plain(&quote["input_tokens"]), plain(&quote["predicted_output"]));
-    let mut counted = plain(&quote["counted"]);
+    let mut counted = match quote["counted"].as_str() {
+        Some("exact") => "counted exactly".to_owned(),
+        Some("partial") => "the upstream adds what is not here".to_owned(),
+        _ => "an estimate".to_owned(),
+    };
     if quote["counted_input"] != quote["input_tokens"] {
-        counted = format!("counted as {}, {counted}", plain(&quote["counted_input"]));
+        counted = format!("{counted}, counted as {} and corrected", plain(&quote["counted_input"]));
     }
     if quote["cached_input"] != 0 {
         counted = format!("{counted}, {} of them cached", plain(&quote["cached_input"]));

@@ -175,6 +175,9 @@ async fn a_wait_that_is_too_long_is_told_with_its_prediction() {
     assert!(refused >= predicted - 0.1, "a client that comes back then waits no longer than it may: {found:#}");
 }
 
+/// Path, headers and body of a request; status and reason of its refusal; the policy's key and some of the advice.
+type DoorCase<'a> = (&'a str, &'a str, String, u16, &'a str, Option<&'a str>, &'a str);
+
 #[tokio::test]
 async fn what_the_door_refuses_is_a_decision_too() {
     let upstream = Upstream::start().await;
@@ -189,7 +192,7 @@ async fn what_the_door_refuses_is_a_decision_too() {
     };
     let (acme, chat) = ("x-tenant-id: acme\r\n", "/v1/chat/completions");
     let long = json!([{"role": "user", "content": "hello ".repeat(200)}]);
-    let cases: &[(&str, &str, String, u16, &str, Option<&str>, &str)] = &[
+    let cases: &[DoorCase<'_>] = &[
         (chat, "", with("x", json!(1)), 401, "unidentified", Some("identity.tenant"), "send the header x-tenant-id"),
         (chat, acme, "{".into(), 400, "malformed", None, "put right"),
         (

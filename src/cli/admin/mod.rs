@@ -3,6 +3,7 @@
 //! What is a list is printed as a table, what is one thing as a page; `--json` prints the answer as it came.
 
 mod ask;
+mod columns;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -86,7 +87,7 @@ enum What {
 /// How an answer is shown.
 enum Shape {
     /// Rows, under these headings.
-    Table(&'static [(&'static str, &'static str)]),
+    Table(&'static [columns::Column]),
     /// A page.
     Page(fn(&Value) -> String),
 }
@@ -114,82 +115,19 @@ impl What {
         })
     }
 
-    /// The columns of its table and the fields they show, or its page.
+    /// The page it is shown as, or the columns of its table and the fields they show.
     fn shape(&self) -> Shape {
-        Shape::Table(match self {
-            Self::Decision { .. } => return Shape::Page(show::decision),
-            Self::Policy => return Shape::Page(show::policy),
-            Self::Explain { .. } => return Shape::Page(show::would),
-            Self::Tenants => &[
-                ("POOL", "pool"),
-                ("CLASS", "class"),
-                ("TENANT", "tenant"),
-                ("WEIGHT", "weight"),
-                ("COUNTER", "virtual_tokens"),
-                ("CHARGED", "charged"),
-                ("SHARE-60S", "share_60s"),
-                ("QUEUED", "queued_requests"),
-                ("RUNNING", "in_flight_requests"),
-                ("ADMITTED", "admitted_total"),
-                ("REFUSED", "refused_total"),
-            ],
-            Self::Queues => &[
-                ("POOL", "pool"),
-                ("CLASS", "class"),
-                ("REQUESTS", "queued_requests"),
-                ("TOKENS", "queued_tokens"),
-                ("TENANTS", "eligible_tenants"),
-                ("OLDEST-S", "oldest_wait_s"),
-                ("DRAIN/S", "drain_rate"),
-                ("OWED", "owed"),
-            ],
-            Self::Requests => &[
-                ("DECISION", "decision"),
-                ("POOL", "pool"),
-                ("CLASS", "class"),
-                ("TENANT", "tenant"),
-                ("SESSION", "session"),
-                ("STATE", "state"),
-                ("AGE-S", "age_s"),
-                ("WAITED-S", "waited_s"),
-                ("INPUT", "input_tokens"),
-                ("PREDICTED", "predicted_output"),
-                ("OUTPUT", "output_tokens"),
-            ],
-            Self::Pools => &[
-                ("POOL", "pool"),
-                ("RUNNING", "in_flight_requests"),
-                ("OF", "window_requests"),
-                ("TOKENS", "in_flight_tokens"),
-                ("OF", "window_tokens"),
-                ("QUEUED", "queued_requests"),
-                ("QUEUED-TOKENS", "queued_tokens"),
-            ],
-            Self::Sessions { .. } => &[
-                ("POOL", "pool"),
-                ("CLASS", "class"),
-                ("SESSION", "session"),
-                ("COUNTER", "virtual_tokens"),
-                ("CHARGED", "charged"),
-                ("QUEUED", "queued_requests"),
-                ("QUEUED-TOKENS", "queued_tokens"),
-                ("RUNNING", "in_flight_requests"),
-            ],
-            Self::Decisions { .. } => &[
-                ("DECISION", "decision"),
-                ("AGE-S", "age_s"),
-                ("OUTCOME", "outcome"),
-                ("REASON", "reason"),
-                ("TENANT", "tenant"),
-                ("SESSION", "session"),
-                ("CLASS", "class"),
-                ("MODEL", "model"),
-                ("WAITED-S", "waited_s"),
-                ("INPUT", "input_tokens"),
-                ("OUTPUT", "output_tokens"),
-                ("CHARGED", "charged"),
-            ],
-        })
+        match self {
+            Self::Decision { .. } => Shape::Page(show::decision),
+            Self::Policy => Shape::Page(show::policy),
+            Self::Explain { .. } => Shape::Page(show::would),
+            Self::Tenants => Shape::Table(columns::TENANTS),
+            Self::Sessions { .. } => Shape::Table(columns::SESSIONS),
+            Self::Queues => Shape::Table(columns::QUEUES),
+            Self::Requests => Shape::Table(columns::REQUESTS),
+            Self::Pools => Shape::Table(columns::POOLS),
+            Self::Decisions { .. } => Shape::Table(columns::DECISIONS),
+        }
     }
 }
 
@@ -247,7 +185,7 @@ impl Admin {
 }
 
 /// Rows under headings, words to the left and numbers to the right.
-fn table(columns: &[(&str, &str)], rows: &[Map<String, Value>]) -> String {
+fn table(columns: &[columns::Column], rows: &[Map<String, Value>]) -> String {
     let cells: Vec<Vec<String>> =
         rows.iter().map(|row| columns.iter().map(|(_, field)| cell(row.get(*field))).collect()).collect();
     let is_number = |column: usize| rows.iter().any(|row| row.get(columns[column].1).is_some_and(Value::is_number));

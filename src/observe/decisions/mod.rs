@@ -148,13 +148,13 @@ impl Decisions {
     /// Those that are wanted, the newest first.
     #[must_use]
     pub fn newest(&self, wanted: &Wanted) -> Vec<Record> {
-        let fits = |record: &&Box<Record>| {
+        let fits = |record: &Record| {
             wanted.tenant.as_ref().is_none_or(|tenant| record.tenant() == Some(tenant))
                 && wanted.state.is_none_or(|state| record.state() == state)
         };
         let book = self.book();
         let newest_first = book.order.iter().rev().filter_map(|request| book.records.get(request));
-        newest_first.filter(fits).take(wanted.most).map(|record| (**record).clone()).collect()
+        newest_first.filter(|record| fits(record)).take(wanted.most).map(|record| (**record).clone()).collect()
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {

@@ -335,15 +335,17 @@ fn fanout(explained: &Explanation) -> FanoutRow {
     let mut parts = Vec::new();
     if let Some(tenant) = found.tenant {
         parts.push(format!(
-            "{} of the tenant's {} requests (fanout.per_tenant) are in flight",
+            "its tenant has {} of {} requests in flight (fanout.per_tenant)",
             tenant.requests, tenant.cap
         ));
     }
     if let Some(session) = found.session {
-        parts.push(format!(
-            "{} of the session's {} (fanout.per_session), {} of them sub-agents'",
-            session.requests, session.cap, session.of_subagents
-        ));
+        let of_subagents = match session.of_subagents {
+            0 => String::new(),
+            count => format!(", {count} of them its sub-agents'"),
+        };
+        let (requests, cap) = (session.requests, session.cap);
+        parts.push(format!("its session {requests} of {cap} (fanout.per_session){of_subagents}"));
     }
     let ending =
         if found.waits_for_own { "it waits until one of its own ends" } else { "nothing of its own holds it back" };

@@ -98,6 +98,9 @@ struct Routing {
     weight: f64,
     weight_key: String,
     streamed: bool,
+    /// How long the client says it waits for dispatch, and for something of the answer.
+    waits_for_dispatch_s: Option<f64>,
+    waits_for_answer_s: Option<f64>,
 }
 
 /// What was found out on the way through the door.
@@ -236,7 +239,7 @@ fn said(says: Result<Says, IdentityError>, by: Listener) -> String {
 }
 
 fn routing(policy: &Policy, ask: &Ask) -> Routing {
-    let Ask { selection, caller, call, .. } = ask;
+    let Ask { selection, caller, call, patience, .. } = ask;
     Routing {
         model_asked: call.model.clone(),
         model: selection.model.to_string(),
@@ -247,6 +250,8 @@ fn routing(policy: &Policy, ask: &Ask) -> Routing {
         weight: selection.weight.as_f64(),
         weight_key: words::weight_key(policy, &caller.tenant),
         streamed: call.streamed,
+        waits_for_dispatch_s: patience.dispatch.map(units::Span::as_secs_f64),
+        waits_for_answer_s: patience.answer.map(units::Span::as_secs_f64),
     }
 }
 

@@ -53,6 +53,7 @@ impl Setup {
             demo: false,
             notice: Span::ZERO,
             remember: Remember::default(),
+            admin_token: None,
         }
     }
 
