@@ -29,7 +29,7 @@ both_doors! {
 }
 
 const ALIASED: &str = "unmetered: pass\n\
-    pools: [{name: chat, models: ['big'], aliases: [{from: 'm*', to: big}], window: {requests: 1}}]";
+    pools: [{name: chat, models: ['big'], aliases: [{from: 'gpt-4o*', to: big}], window: {requests: 1}}]";
 
 async fn a_client_that_asked_for_usage_sees_it(stage: &mut Stage) {
     let mut client = stage.client().await;
@@ -107,7 +107,7 @@ async fn a_model_is_renamed_as_its_pool_says(stage: &mut Stage) {
 async fn a_large_body_passes_byte_for_byte_and_is_counted(stage: &mut Stage) {
     let mut client = stage.client().await;
     let text = "The quick brown fox jumps over the lazy dog. ".repeat(20_000);
-    let body = json!({"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": text}]});
+    let body = json!({"model": super::MODEL, "max_tokens": 1, "messages": [{"role": "user", "content": text}]});
     client.chat("", &body).await;
     let mut exchange = stage.upstream.next().await;
     assert_eq!(exchange.body, body.to_string().into_bytes());
@@ -174,7 +174,7 @@ async fn a_body_of_twenty_megabytes_passes(stage: &mut Stage) {
 async fn counting_passes_unmetered_to_the_models_own_pool(stage: &mut Stage) {
     for path in ["/v1/messages/count_tokens", "/v1/responses/input_tokens"] {
         let mut client = stage.client().await;
-        client.post(path, "", r#"{"model":"m1","input":"x"}"#).await;
+        client.post(path, "", r#"{"model":"gpt-4o-mini","input":"x"}"#).await;
         let mut exchange = stage.upstream.next().await;
         assert!(exchange.head.starts_with(&format!("POST {path} ")), "{}", exchange.head);
         assert_eq!(exchange.body, br#"{"model":"big","input":"x"}"#);
