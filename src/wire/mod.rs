@@ -14,6 +14,8 @@ pub mod explain;
 pub mod ext_proc;
 mod guard;
 pub mod identity;
+#[cfg(test)]
+mod lives;
 pub mod paths;
 pub mod proxy;
 pub mod server;

@@ -10,6 +10,7 @@ mod decisions;
 mod dialects;
 mod door;
 mod doors;
+mod estimates;
 mod explain;
 mod generated;
 mod published;

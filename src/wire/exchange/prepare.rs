@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
 use crate::admission::{Ending, Outcome, Reported};
-use crate::costing::{Encoding, Meter as InputMeter};
+use crate::costing::{Encoding, InputCounter};
 use crate::policy::Policy;
 use crate::policy::model::{Caller, Selection};
 use crate::shell::{Ask, Denied, Gate, Patience, Permit};
@@ -83,8 +83,8 @@ pub(in crate::wire) fn read(policy: &Policy, arrival: Arrival, body: &Bytes) -> 
     let selection = select(policy, &caller, &parsed.call.model)?;
     let onward = parsed.forward(body, selection.model.as_str());
     let Parsed { call, answer: form, .. } = parsed;
-    let meter = InputMeter::of(selection.model.as_str());
-    let (encoding, input) = (meter.encoding(), meter.count(&call.prompt));
+    let counter = InputCounter::of(selection.model.as_str());
+    let (encoding, input) = (counter.encoding(), counter.count(&call.prompt));
     let dialect = dialect.name();
     let ask = Ask { decision, dialect, arrived, call, input, caller, selection, patience };
     Ok((Prepared { ask, encoding, form }, onward))

@@ -12,6 +12,8 @@
 
 mod body;
 mod headers;
+#[cfg(test)]
+mod lives;
 mod metered;
 mod observed;
 mod upstream;

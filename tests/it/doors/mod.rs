@@ -2,14 +2,16 @@
 //! real Envoy. The tables are written once and played on each; what only one door can show stands in its own file.
 
 mod apis;
+mod costing;
 mod crowd;
 mod endings;
 mod envoy;
 mod fanout;
 mod passing;
 mod proxy;
+mod recorded;
 mod refusals;
-mod same;
+
 mod stopping;
 
 use serde_json::{Value, json};
