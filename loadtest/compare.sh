@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A hog and light tenants through a real gateway, under vtc and then under fcfs, and the difference judged.
 #
-#   loadtest/compare.sh [--out DIR] [--engine FILE.yaml] [--seed N] [SCENARIO.yaml]
+#   loadtest/compare.sh [--out DIR] [--engine FILE.yaml] [--seed N] [--through proxy|envoy] [--envoy PROGRAM] [SCENARIO.yaml]
 #
 # Builds both programs, starts the simulated engine and the gateway on free loopback ports, and stops them again.
 set -euo pipefail

@@ -1,4 +1,5 @@
-//! Isolation, judged: one scenario under vtc and under fcfs, through a real gateway over the simulated engine.
+//! Isolation, judged: one scenario under vtc and under fcfs, through a real gateway over the simulated engine,
+//! by its own proxy or by a real Envoy that asks it.
 //!
 //! The claim is issue-sized and falsifiable. Let *drain* be the time the engine takes for one full batch of the
 //! background's requests, first prefill to last token, with nothing else to do. With a hog whose backlog grows all
@@ -17,6 +18,7 @@ use tallygate::demo;
 use tallygate::sim::{EngineSpec, Job, JobId, SimEngine};
 use tallygate::units::{Instant, Tokens};
 
+use crate::front::{Front, Setup};
 use crate::gateway::Gateway;
 use crate::output::{self, show};
 use crate::report::{Quantile, Summary};
@@ -43,6 +45,15 @@ pub(crate) struct CompareArguments {
     /// The engine's numbers; the default engine where omitted.
     #[arg(long)]
     engine: Option<PathBuf>,
+    /// What stands between the load and the gateway's decisions.
+    #[arg(long, value_enum, default_value_t = Through::Proxy)]
+    through: Through,
+    /// Envoy's program, for `--through envoy`.
+    #[arg(long, default_value = "envoy")]
+    envoy: PathBuf,
+    /// Envoy's configuration; only its ports are replaced.
+    #[arg(long, default_value = "deploy/envoy/ext_proc.yaml")]
+    envoy_config: PathBuf,
     /// Where results go, in a folder for each algorithm.
     #[arg(long)]
     out: PathBuf,
@@ -51,8 +62,20 @@ pub(crate) struct CompareArguments {
     seed: u64,
 }
 
+/// The way to the gateway's decisions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+enum Through {
+    /// Its own reverse proxy.
+    Proxy,
+    /// A real Envoy that asks it over ext_proc.
+    Envoy,
+}
+
 #[derive(Debug, Serialize)]
 struct Comparison {
+    /// What stood between the load and the gateway's decisions.
+    through: Through,
     /// The time the engine takes for one full batch of the background's requests.
     batch_drain_s: f64,
     /// How many requests such a batch has.
@@ -91,7 +114,7 @@ pub(crate) async fn compare(arguments: &CompareArguments) -> anyhow::Result<Exit
         crate::say(&format!("\n== {algorithm}\n{}", output::table(&summary)));
         summaries.push(summary);
     }
-    let comparison = judge(&scenario, batch_requests, drain, &summaries[0], &summaries[1]);
+    let comparison = judge(arguments.through, &scenario, (batch_requests, drain), &summaries[0], &summaries[1]);
     let path = arguments.out.join("comparison.json");
     std::fs::write(&path, serde_json::to_string_pretty(&comparison)? + "\n")
         .with_context(|| format!("cannot write {}", path.display()))?;
@@ -113,9 +136,21 @@ async fn one(
     let policy = arguments.policies.join(format!("{algorithm}.yaml"));
     let upstream = format!("http://{}", engine.address());
     let gateway = Gateway::start(&arguments.gateway, &policy, &upstream, &folder.join("gateway.log")).await?;
-    let (summary, records) = crate::run_scenario(scenario, &gateway.url(), arguments.seed).await?;
+    let front = match arguments.through {
+        Through::Proxy => None,
+        Through::Envoy => {
+            let (program, config) = (arguments.envoy.as_path(), arguments.envoy_config.as_path());
+            let (upstream, grpc) = (engine.address(), gateway.grpc());
+            Some(Front::start(&Setup { program, config, upstream, grpc, folder: &folder }).await?)
+        }
+    };
+    let url = front.as_ref().map_or_else(|| gateway.url(), Front::url);
+    let (summary, records) = crate::run_scenario(scenario, &url, arguments.seed).await?;
     let tenants = gateway.tenants().await?;
     std::fs::write(folder.join("tenants.json"), tenants)?;
+    if let Some(front) = front {
+        front.stop().await?;
+    }
     gateway.stop().await?;
     engine.shutdown().await;
     output::write(&folder, &summary, &records)?;
@@ -160,7 +195,13 @@ fn run_out(engine: &mut SimEngine, mut watch: impl FnMut(&SimEngine)) -> Instant
     now
 }
 
-fn judge(scenario: &Scenario, batch_requests: usize, drain: Duration, vtc: &Summary, fcfs: &Summary) -> Comparison {
+fn judge(
+    through: Through,
+    scenario: &Scenario,
+    (batch_requests, drain): (usize, Duration),
+    vtc: &Summary,
+    fcfs: &Summary,
+) -> Comparison {
     let drain = drain.as_secs_f64();
     let throughput_ratio = vtc.tokens_per_s / fcfs.tokens_per_s;
     let tenants: Vec<Compared> = vtc
@@ -184,7 +225,7 @@ fn judge(scenario: &Scenario, batch_requests: usize, drain: Duration, vtc: &Summ
         claim: format!("vtc gives {:.1} % of fcfs's tokens a second (at least 97 %)", throughput_ratio * 100.0),
         holds: throughput_ratio >= LEAST_THROUGHPUT,
     });
-    Comparison { batch_drain_s: drain, batch_requests, throughput_ratio, tenants, claims }
+    Comparison { through, batch_drain_s: drain, batch_requests, throughput_ratio, tenants, claims }
 }
 
 fn claims_of(tenant: &Compared, drain: f64) -> [Claim; 2] {

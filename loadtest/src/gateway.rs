@@ -22,6 +22,7 @@ const READY_WITHIN: Duration = Duration::from_secs(30);
 pub(crate) struct Gateway {
     child: Child,
     proxy: SocketAddr,
+    grpc: SocketAddr,
     admin: SocketAddr,
 }
 
@@ -30,10 +31,10 @@ impl Gateway {
     /// ready.
     pub(crate) async fn start(program: &Path, policy: &Path, upstream: &str, log: &Path) -> anyhow::Result<Self> {
         let file = std::fs::File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
-        let (proxy, admin) = (free_address()?, free_address()?);
+        let (proxy, grpc, admin) = (free_address()?, free_address()?, free_address()?);
         let child = Command::new(program)
             .arg("serve")
-            .args(["--proxy", &proxy.to_string(), "--grpc", "127.0.0.1:0", "--admin", &admin.to_string()])
+            .args(["--proxy", &proxy.to_string(), "--grpc", &grpc.to_string(), "--admin", &admin.to_string()])
             .args(["--upstream", upstream, "--policy"])
             .arg(policy)
             .stdin(Stdio::null())
@@ -42,13 +43,18 @@ impl Gateway {
             .kill_on_drop(true)
             .spawn()
             .with_context(|| format!("cannot start {}", program.display()))?;
-        let mut gateway = Self { child, proxy, admin };
+        let mut gateway = Self { child, proxy, grpc, admin };
         gateway.ready(log).await?;
         Ok(gateway)
     }
 
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.proxy)
+    }
+
+    /// Where Envoy asks.
+    pub(crate) fn grpc(&self) -> SocketAddr {
+        self.grpc
     }
 
     /// What the admin API says of the tenants.
@@ -84,12 +90,13 @@ impl Gateway {
 }
 
 /// A loopback address nobody listens on now. Somebody may before we do; then the start fails, and says so.
-fn free_address() -> anyhow::Result<SocketAddr> {
+pub(crate) fn free_address() -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port on loopback")?;
     Ok(listener.local_addr()?)
 }
 
-async fn get(url: &str) -> anyhow::Result<(http::StatusCode, Bytes)> {
+/// What an address answers to a GET.
+pub(crate) async fn get(url: &str) -> anyhow::Result<(http::StatusCode, Bytes)> {
     let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
     let response = client.get(url.parse::<Uri>()?).await?;
     let status = response.status();

@@ -6,6 +6,7 @@
 
 mod client;
 mod compare;
+mod front;
 mod gateway;
 mod output;
 mod plan;

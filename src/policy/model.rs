@@ -286,7 +286,7 @@ pub struct Alias {
 }
 
 /// How much may be dispatched and unfinished.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
     /// In tokens, each request counted by input plus reserved output for its whole life.
     pub tokens: Limit<Tokens>,
@@ -308,7 +308,7 @@ pub struct QueueCaps {
 }
 
 /// How much may wait at one level, in three units.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCap {
     /// In requests.
     pub requests: Limit<u32>,

@@ -130,7 +130,15 @@ impl Refused {
         }
     }
 
-    fn words(&self) -> String {
+    /// After how long the client is told to come back, if it is.
+    #[must_use]
+    pub fn told_wait(&self, decision: DecisionId, now: Instant) -> Option<Span> {
+        self.wait(decision, now).span()
+    }
+
+    /// What is wrong, in words.
+    #[must_use]
+    pub fn words(&self) -> String {
         match self {
             Self::ByCore(refusal) => refusal.reason.to_string(),
             Self::Unidentified(what)

@@ -8,10 +8,14 @@
 pub mod admin;
 pub mod answer;
 pub mod dialect;
+mod exact;
 mod exchange;
+pub mod explain;
 pub mod ext_proc;
 mod guard;
 pub mod identity;
+#[cfg(test)]
+mod lives;
 pub mod paths;
 pub mod proxy;
 pub mod server;

@@ -136,8 +136,15 @@ impl World {
     }
 
     pub(super) fn ask_in(&mut self, pool: PoolIndex, ask: &Ask) -> RequestId {
-        let id = RequestId::new(self.requests);
+        let request = self.request(pool, ask);
+        let id = request.id;
         self.requests += 1;
+        self.feed(Input::Arrive(Box::new(request)));
+        id
+    }
+
+    /// The request that asking would feed to the core.
+    pub(super) fn request(&self, pool: PoolIndex, ask: &Ask) -> Request {
         let w = token_weights();
         let price = Price::new(TokenWeight::ONE, [w.input, w.cached_input, w.cache_write, w.output, w.reasoning]);
         let subject = Subject {
@@ -146,8 +153,8 @@ impl World {
             tenant: TenantId::from(ask.tenant),
             session: ask.session.map(SessionId::from),
         };
-        self.feed(Input::Arrive(Box::new(Request {
-            id,
+        Request {
+            id: RequestId::new(self.requests),
             subject,
             weight: ask.weight,
             price,
@@ -159,8 +166,7 @@ impl World {
             bytes: Bytes::new(1_000),
             deadline: ask.deadline.map(at),
             streamed: ask.streamed,
-        })));
-        id
+        }
     }
 
     /// How many requests were asked for.

@@ -7,7 +7,7 @@ use crate::shell::Gate;
 use crate::units::{self, DecisionId, Instant};
 
 use super::super::answer::Refused;
-use super::super::exchange::{Admitted, Arrival, Coding, Entered, KEYS, Memory, OURS, Toll, decode, prepare, rename};
+use super::super::exchange::{Admitted, Arrival, Entered, KEYS, Memory, OURS, Toll, decode, prepare, rename};
 use super::message::{Content, Edit, Head};
 
 /// A request whose body is awaited.
@@ -74,7 +74,7 @@ pub(super) fn onward(head: &Head, entered: &Entered) -> Edit {
     if entered.identified.by_key {
         KEYS.iter().for_each(&mut and);
     }
-    if entered.coding != Coding::Identity {
+    if head.headers.contains_key(CONTENT_ENCODING) {
         and(&CONTENT_ENCODING);
     }
     let set = HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static("identity"))]);

@@ -11,6 +11,8 @@
 mod envoy;
 mod intake;
 mod life;
+#[cfg(test)]
+mod lives;
 mod message;
 mod server;
 
@@ -22,7 +24,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_server::ExternalProcessor;
-use tonic::codegen::tokio_stream::Stream;
+use tonic::codegen::tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::policy::model::Listener;
@@ -69,24 +71,29 @@ impl ExternalProcessor for ExtProc {
     type ProcessStream = Answers;
 
     async fn process(&self, request: Request<Streaming<ProcessingRequest>>) -> Result<Response<Answers>, Status> {
-        let life = Life::new(self.gate.clone(), self.settings.clone(), self.trusted);
-        let talk = Box::new(Talk {
-            life,
-            questions: request.into_inner(),
-            deciding: None,
-            gate: self.gate.clone(),
-            memory: self.memory.clone(),
-        });
-        Ok(Response::new(Answers { next: Some(Box::pin(talk.next())) }))
+        Ok(Response::new(self.talk(Box::pin(request.into_inner()))))
     }
 }
+
+impl ExtProc {
+    /// One request's conversation, as it is asked.
+    fn talk(&self, questions: Questions) -> Answers {
+        let life = Life::new(self.gate.clone(), self.settings.clone(), self.trusted);
+        let (gate, memory) = (self.gate.clone(), self.memory.clone());
+        let talk = Box::new(Talk { life, questions, deciding: None, gate, memory });
+        Answers { next: Some(Box::pin(talk.next())) }
+    }
+}
+
+/// What Envoy says, in order.
+type Questions = Pin<Box<dyn Stream<Item = Result<ProcessingRequest, Status>> + Send>>;
 
 type Deciding = Pin<Box<dyn Future<Output = Result<Decided, Refused>> + Send>>;
 
 /// One request's conversation with Envoy.
 struct Talk {
     life: Life,
-    questions: Streaming<ProcessingRequest>,
+    questions: Questions,
     deciding: Option<Deciding>,
     gate: Gate,
     memory: Memory,
@@ -114,18 +121,18 @@ impl Talk {
                         self.deciding = None;
                         self.life.decided(verdict)
                     }
-                    question = self.questions.message() => self.asked(question),
+                    question = self.questions.next() => self.asked(question.transpose()),
                 },
                 None => {
-                    let asking = self.questions.message();
+                    let asking = self.questions.next();
                     match self.life.silence() {
                         Some(most) => match tokio::time::timeout(most.to_std(), asking).await {
-                            Ok(question) => self.asked(question),
+                            Ok(question) => self.asked(question.transpose()),
                             Err(_elapsed) => self.life.timed_out(),
                         },
                         None => {
                             let question = asking.await;
-                            self.asked(question)
+                            self.asked(question.transpose())
                         }
                     }
                 }

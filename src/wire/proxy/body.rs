@@ -43,6 +43,12 @@ impl Bodies {
         Self { memory, most: settings.body_most, within: settings.body_within }
     }
 
+    /// The memory they share.
+    #[cfg(test)]
+    pub(super) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
     /// Reads all of a body.
     ///
     /// # Errors

@@ -7,8 +7,8 @@ use http::{Request, Response, Uri};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::client::legacy::{Client, ResponseFuture};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 use crate::policy::Policy;
@@ -33,6 +33,9 @@ pub struct Upstream {
 enum Connections {
     Plain(Client<HttpConnector, Full<Bytes>>),
     Secure(Client<HttpsConnector<HttpConnector>, Full<Bytes>>),
+    /// Dials nobody: the tests' own upstream, in memory.
+    #[cfg(test)]
+    Memory(super::lives::Dial),
 }
 
 impl Connections {
@@ -52,11 +55,17 @@ impl Connections {
         Ok(Self::Secure(client.build(trust.https_or_http().enable_http1().wrap_connector(connector))))
     }
 
-    fn send(&self, request: Request<Full<Bytes>>) -> ResponseFuture {
-        match self {
-            Self::Plain(client) => client.request(request),
-            Self::Secure(client) => client.request(request),
-        }
+    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, UpstreamError> {
+        let answered = match self {
+            Self::Plain(client) => client.request(request).await,
+            Self::Secure(client) => client.request(request).await,
+            #[cfg(test)]
+            Self::Memory(dial) => return dial.send(request).await,
+        };
+        answered.map_err(|error| {
+            let what = if error.is_connect() { "cannot be reached" } else { "broke the connection before it answered" };
+            UpstreamError::Unreachable(format!("the upstream {what}: {}", root(&error)))
+        })
     }
 }
 
@@ -118,17 +127,15 @@ impl Upstream {
     /// # Errors
     /// When there is no answer, or none in time.
     pub async fn send(&self, request: Request<Full<Bytes>>, within: Span) -> Result<Response<Incoming>, UpstreamError> {
-        match tokio::time::timeout(within.to_std(), self.connections.send(request)).await {
-            Ok(Ok(response)) => Ok(response),
-            Ok(Err(error)) if error.is_connect() => {
-                Err(UpstreamError::Unreachable(format!("the upstream cannot be reached: {}", root(&error))))
-            }
-            Ok(Err(error)) => Err(UpstreamError::Unreachable(format!(
-                "the upstream broke the connection before it answered: {}",
-                root(&error)
-            ))),
-            Err(_elapsed) => Err(UpstreamError::TimedOut(within)),
-        }
+        let sending = tokio::time::timeout(within.to_std(), self.connections.send(request));
+        sending.await.unwrap_or(Err(UpstreamError::TimedOut(within)))
+    }
+
+    /// The tests' own, for every pool.
+    #[cfg(test)]
+    pub(super) fn in_memory(policy: &Policy, dial: super::lives::Dial) -> Self {
+        let pools = policy.pools.iter().map(|_| Uri::from_static("http://upstream")).collect();
+        Self { connections: Connections::Memory(dial), pools }
     }
 }
 

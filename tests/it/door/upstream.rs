@@ -54,9 +54,14 @@ impl Upstream {
         within("a request at the upstream", self.requests.recv()).await.expect("the upstream runs")
     }
 
+    /// The next request, if it is there.
+    pub(crate) fn try_next(&mut self) -> Option<Exchange> {
+        self.requests.try_recv().ok()
+    }
+
     /// Whether no request is there.
     pub(crate) fn is_untouched(&mut self) -> bool {
-        self.requests.try_recv().is_err()
+        self.try_next().is_none()
     }
 }
 

@@ -9,8 +9,9 @@ mod envoy;
 mod fanout;
 mod passing;
 mod proxy;
+mod recorded;
 mod refusals;
-mod same;
+
 mod stopping;
 
 use serde_json::{Value, json};
