@@ -248,15 +248,23 @@ fn core(page: &mut Page, core: &Value) {
     for gate in core["gates"].as_array().into_iter().flatten() {
         page.line(&plain(&gate["gate"]), &format!("{:<8} {}", plain(&gate["verdict"]), plain(&gate["says"])));
         for cap in gate["numbers"]["caps"].as_array().into_iter().flatten() {
-            let mark = if cap["exceeded"] == true { ", which is too much" } else { "" };
-            let (key, unit) = (plain(&cap["key"]), plain(&cap["unit"]));
-            let (cap, queued, asked) = (plain(&cap["cap"]), plain(&cap["queued"]), plain(&cap["asked"]));
-            page.below(&format!("{key}: {queued} of {cap} {unit} queued, this would add {asked}{mark}"));
+            page.below(&filled(cap));
         }
     }
     for (name, key) in [("window", "window"), ("fan-out", "fanout"), ("turn", "turn")] {
         page.line(name, &plain(&core[key]["says"]));
     }
+}
+
+/// How full a part of the queue is.
+fn filled(cap: &Value) -> String {
+    let kept = match cap["kept"].as_u64() {
+        None | Some(0) => String::new(),
+        Some(kept) => format!(" ({kept} of them kept for who was told to come back)"),
+    };
+    let mark = if cap["exceeded"] == true { ", which is too much" } else { "" };
+    let [key, unit, most, queued, asked] = ["key", "unit", "cap", "queued", "asked"].map(|name| plain(&cap[name]));
+    format!("{key}: {queued} of {most} {unit} taken{kept}, this would add {asked}{mark}")
 }
 
 fn joined(parts: &[String]) -> String {

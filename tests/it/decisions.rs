@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tallygate::settings::{Door, Remember};
 use tallygate::units::{Bytes, Span};
 
-use crate::door::{Answer, Client, Gateway, Setup, Upstream, usual, within};
+use crate::door::{Answer, Client, Front, Gateway, Setup, Upstream, usual, within};
 use crate::doors::{DONE, INPUT, USAGE, chat, delta};
 
 /// Asks for a decision by the id in an answer's header.
@@ -68,7 +68,10 @@ async fn a_full_queue_names_the_cap_and_what_filled_it() {
     agrees(&found, &answer, "queue_full");
     assert_eq!(found["key"], "pools[0].queue.per_tenant_requests");
     let advice = words(&found, "what_would_have_let_it_in");
-    assert!(advice.contains("had 1 queued and this request would have added 1"), "{advice}");
+    assert!(
+        advice.contains("1 were taken by who waits or was told to come back, and this request would have added 1"),
+        "{advice}"
+    );
     assert!(advice.contains("a pools[0].queue.per_tenant_requests of 2 or more (now 1)"), "{advice}");
     assert_eq!(
         found["door"],
@@ -76,15 +79,17 @@ async fn a_full_queue_names_the_cap_and_what_filled_it() {
     );
     assert_eq!((&found["caller"]["tenant"], &found["caller"]["session"]), (&json!("acme"), &json!("s1")));
     assert_eq!(found["caller"]["by"], "the header x-tenant-id");
-    assert_eq!((&found["request"]["model"], &found["request"]["pool"]), (&json!("m"), &json!("chat")));
+    assert_eq!((&found["request"]["model"], &found["request"]["pool"]), (&json!("gpt-4o"), &json!("chat")));
     // Eight in and forty out at two each.
     assert_eq!(
         found["quote"],
         json!({
-            "input_tokens": INPUT, "cached_input": 0, "counted_input": INPUT, "counted": "near", "predicted_output": 40,
+            "input_tokens": INPUT, "cached_input": 0, "counted_input": INPUT, "counted": "exact", "predicted_output": 40,
             "output_cap": 40, "cost": 88,
         })
     );
+    let numbers = json!({"level": "tenant", "unit": "requests", "cap": 1, "queued": 1, "asked": 1, "displaced": false});
+    assert_eq!(found["refusal"]["numbers"], numbers);
     let caps = gate(&found, "queue")["numbers"]["caps"].as_array().expect("caps");
     let cap = caps.iter().find(|cap| cap["level"] == "tenant" && cap["unit"] == "requests").expect("it is set");
     assert_eq!(
@@ -131,6 +136,7 @@ async fn whoever_expires_or_is_displaced_is_told_what_it_waited_for() {
     assert_eq!(found["key"], "pools[0].queue.requests");
     let advice = words(&found, "what_would_have_let_it_in");
     assert!(advice.contains("a greater tenants[0].weight"), "{advice}");
+    assert_eq!(found["refusal"]["numbers"]["displaced"], true);
     assert!(found["life"]["queued_s"].is_number() && found["life"]["dispatched_s"].is_null());
 }
 
@@ -384,4 +390,41 @@ async fn a_list_says_what_it_can_be_asked_for() {
         assert!(answer.status == 400 && message.contains(why), "{message}");
     }
     assert_eq!(admin.get("/v1/decisions", "").await.json(), json!([]));
+}
+
+#[tokio::test]
+async fn what_comes_through_envoy_is_remembered_alike() {
+    let mut upstream = Upstream::start().await;
+    let policy = "pools: [{name: chat, models: ['gpt-4o'], window: {requests: 1}}]";
+    let gateway = Setup::policy(policy).start(&upstream.url()).await;
+    let Some(front) = Front::start(&gateway, upstream.address()).await else { return };
+    let mut running = front.client().await;
+    running.chat("", &chat(false)).await;
+    let mut exchange = upstream.next().await;
+    let mut hasty = front.client().await;
+    hasty.chat("x-tallygate-deadline-ms: 40\r\n", &chat(true)).await;
+    let answer = hasty.answer().await;
+    answer.refusal(429, "expired");
+    let found = decision(&gateway, &answer).await;
+    agrees(&found, &answer, "expired");
+    let door = json!({"listener": "grpc", "method": "POST", "path": "/v1/chat/completions", "dialect": "openai_chat"});
+    assert_eq!(found["door"], door);
+    let mut unserved = front.client().await;
+    unserved.chat("", &json!({"model": "other", "messages": [{"role": "user", "content": "hello"}]})).await;
+    let answer = unserved.answer().await;
+    answer.refusal(404, "model_not_found");
+    agrees(&decision(&gateway, &answer).await, &answer, "model_not_found");
+    let mut leaver = front.client().await;
+    leaver.chat("", &chat(true)).await;
+    gateway.until_queued(1).await;
+    drop(leaver);
+    gateway.until_queued(0).await;
+    exchange.answer("200 OK", "{\"usage\":{\"prompt_tokens\":8,\"completion_tokens\":4}}").await;
+    let answer = running.answer().await;
+    let found = decision(&gateway, &answer).await;
+    assert_eq!((&found["outcome"], &found["settled"]["charged"]), (&json!("completed"), &json!(16)));
+    assert!(found["life"]["first_byte_s"].is_number(), "{found:#}");
+    let listed = gateway.admin().await.get("/v1/decisions", "").await.json();
+    let outcomes: Vec<&Value> = listed.as_array().expect("rows").iter().map(|row| &row["outcome"]).collect();
+    assert_eq!(json!(outcomes), json!(["left", "refused", "refused", "completed"]));
 }

@@ -112,9 +112,9 @@ async fn explain(gateway: &Gateway, headers: &Value, body: &Value) -> Value {
 #[tokio::test]
 async fn a_running_gateway_explains_what_it_then_does() {
     let mut upstream = Upstream::start().await;
-    let policy = "pools: [{name: chat, models: ['m'], window: {requests: 1}, max_request_tokens: 100, queue: {per_tenant_requests: 1}}]";
+    let policy = "pools: [{name: chat, models: ['gpt-4o'], window: {requests: 1}, max_request_tokens: 100, queue: {per_tenant_requests: 1}}]";
     let gateway = Setup::policy(policy).start(&upstream.url()).await;
-    let long = json!({"model": "m", "messages": [{"role": "user", "content": "hello ".repeat(200)}]});
+    let long = json!({"model": "gpt-4o", "messages": [{"role": "user", "content": "hello ".repeat(200)}]});
     let other = json!({"model": "other", "messages": [{"role": "user", "content": "hello"}]});
     let mut clients: Vec<Client> = Vec::new();
     let cases: [(Value, &str, Option<&str>); 6] = [
@@ -123,7 +123,7 @@ async fn a_running_gateway_explains_what_it_then_does() {
         (chat(true), "refused", Some("queue_full")),
         (long, "refused", Some("too_large")),
         (other, "refused", Some("model_not_found")),
-        (json!({"model": "m"}), "refused", Some("malformed")),
+        (json!({"model": "gpt-4o"}), "refused", Some("malformed")),
     ];
     let mut exchanges = Vec::new();
     for (body, verdict, reason) in cases {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::admission::{Retry, Subject};
+use crate::admission::{Reason, Retry, Subject};
 use crate::observe::decisions::{Asked, Dispatched, Record, Settled, State};
 use crate::policy::Policy;
 use crate::policy::model::{Listener, TenantSource};
@@ -114,6 +114,8 @@ pub(super) struct Quote {
 /// The core's refusal.
 #[derive(Debug, Serialize)]
 struct Refusal {
+    /// The numbers of the rule that fired.
+    numbers: Numbers,
     after_s: f64,
     waited_s: f64,
     /// `at`, `unknown` or `never`.
@@ -121,6 +123,32 @@ struct Refusal {
     /// From the refusal on, jitter included.
     retry_after_s: Option<f64>,
     retry_at_unix_s: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Numbers {
+    Queue { level: &'static str, unit: &'static str, cap: u64, queued: u64, asked: u64, displaced: bool },
+    Wait { predicted_s: f64, allowed_s: f64 },
+    Expired { waited_s: f64 },
+    Size { input_tokens: u64, most: u64 },
+    Drain { draining: bool },
+}
+
+impl From<Reason> for Numbers {
+    fn from(reason: Reason) -> Self {
+        match reason {
+            Reason::QueueFull { level, unit, cap, queued, asked, displaced } => {
+                Self::Queue { level: level.name(), unit: unit.name(), cap, queued, asked, displaced }
+            }
+            Reason::WaitTooLong { predicted, allowed } => {
+                Self::Wait { predicted_s: predicted.as_secs_f64(), allowed_s: allowed.as_secs_f64() }
+            }
+            Reason::Expired { waited } => Self::Expired { waited_s: waited.as_secs_f64() },
+            Reason::TooLarge { tokens, most } => Self::Size { input_tokens: tokens.get(), most: most.get() },
+            Reason::Draining => Self::Drain { draining: true },
+        }
+    }
 }
 
 /// Moments of its life, in seconds from its arrival.
@@ -344,6 +372,7 @@ fn refusal(gate: &Gate, record: &Record) -> Option<Refusal> {
         Retry::Never => ("never", None),
     };
     Some(Refusal {
+        numbers: refused.refusal.reason.into(),
         after_s: refused.at.since(record.came.at).as_secs_f64(),
         waited_s: refused.waited.as_secs_f64(),
         retry,

@@ -140,8 +140,9 @@ fn queue_full(policy: &Policy, subject: &Subject, key: &str, numbers: Numbers) -
     let excess = needed.saturating_sub(cap);
     match level {
         Level::Session | Level::Tenant => format!(
-            "Fewer {unit} waiting at once: the {} had {queued} queued and this request would have added {asked}, so at \
-             least {excess} had to be served or cancelled first. Or a {key} of {needed} or more (now {cap}).",
+            "Fewer {unit} of this {} at once: {queued} were taken by who waits or was told to come back, and this request \
+             would have added {asked}, so at least {excess} had to be served or cancelled first. Or a {key} of {needed} \
+             or more (now {cap}).",
             level.name()
         ),
         Level::Class | Level::Pool if displaced => format!(
@@ -169,7 +170,10 @@ pub(super) fn by_door(policy: &Policy, code: &str, words: &str, pool: Option<Poo
         ),
         "unidentified" => (
             Some("identity.tenant".into()),
-            format!("A caller that identity.tenant recognises; {words}. Or a fallback at the end of identity.tenant."),
+            format!(
+                "A caller that identity.tenant recognises: {}. Or a fallback at the end of identity.tenant.",
+                words.strip_prefix("no tenant: ").unwrap_or(words)
+            ),
         ),
         "model_not_found" => {
             let served: Vec<String> = policy.pools.iter().map(models).collect();
