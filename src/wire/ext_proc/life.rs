@@ -310,4 +310,6 @@ fn misconfigured(problem: &str) -> Step {
 }
 
 #[cfg(test)]
+mod streams;
+#[cfg(test)]
 mod tests;
