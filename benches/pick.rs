@@ -47,8 +47,10 @@ fn main() {
     let full = resident_kib();
     let mut step = Vec::new();
     let mut arrival = Vec::new();
+    let mut explanation = Vec::new();
     for _ in 0..BATCHES {
         step.push(timed(|| bench.complete_oldest()));
+        explanation.push(timed(|| bench.explain()));
         arrival.push(timed(|| bench.arrive()));
     }
     println!("tenants {TENANTS}, queued {QUEUED}, window {WINDOW}");
@@ -60,6 +62,10 @@ fn main() {
     println!(
         "arrival into the full queue         {:>8.2} us (median of {BATCHES} batches of {BATCH})",
         micros(median(arrival))
+    );
+    println!(
+        "explaining an arrival there         {:>8.2} us (median of {BATCHES} batches of {BATCH})",
+        micros(median(explanation))
     );
     println!(
         "memory for the queue                {:>8.1} MiB, {} bytes a request",
@@ -84,12 +90,22 @@ impl Bench {
     }
 
     fn arrive(&mut self) {
-        let n = self.next;
+        let request = self.request();
         self.next += 1;
+        self.feed(Input::Arrive(Box::new(request)));
+    }
+
+    /// What every gate says of the next request, without letting it in.
+    fn explain(&mut self) {
+        black_box(self.engine.explain(self.now, &self.request()));
+    }
+
+    fn request(&self) -> Request {
+        let n = self.next;
         // Tenants in a scattered but fixed order, sizes from a small spread.
         let tenant = TenantId::from(format!("tenant-{}", n.wrapping_mul(7_919) % TENANTS).as_str());
         let selection = self.policy.select(&tenant, None, "model").expect("every model is served");
-        let request = Request {
+        Request {
             id: RequestId::new(n),
             subject: Subject { pool: selection.pool, class: selection.class, tenant, session: None },
             weight: selection.weight,
@@ -102,8 +118,7 @@ impl Bench {
             bytes: Bytes::new(2_000),
             deadline: None,
             streamed: true,
-        };
-        self.feed(Input::Arrive(Box::new(request)));
+        }
     }
 
     fn complete_oldest(&mut self) {

@@ -15,13 +15,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::costing::Encoding;
 use crate::demo::{self, Demo};
-use crate::observe::Metrics;
-use crate::policy::{self, Policy};
-use crate::settings::Settings;
+use crate::observe::{Decisions, Keep, Metrics};
+use crate::policy::{self, Policy, Written};
+use crate::settings::{Remember, Settings};
 use crate::shell::{self, Gate};
 use crate::sim::EngineSpec;
 use crate::units::Span;
-use crate::wire::admin::{Admin, Token};
+use crate::wire::admin::{About, Admin, InForce, Token};
+use crate::wire::explain::Doors;
 use crate::wire::ext_proc::{self, ExtProc, GoingDown};
 use crate::wire::proxy::{Proxy, Upstream};
 use crate::wire::server;
@@ -70,7 +71,8 @@ impl App {
     /// When the policy is wrong, a pool has no upstream, an address cannot be listened on, or the admin API would be
     /// open to others.
     pub async fn start(settings: Settings) -> anyhow::Result<Self> {
-        let policy = Arc::new(load_policy(&settings)?);
+        let (policy, written) = load_policy(&settings)?;
+        let policy = Arc::new(policy);
         // Loading a tokenizer takes a moment, and the first client should not pay for it.
         let warming = tokio::task::spawn_blocking(|| Encoding::O200k.warm());
         let metrics = Metrics::new(policy.clone()).context("setting up metrics")?;
@@ -89,9 +91,15 @@ impl App {
         let upstreams = policy.pools.iter().zip(upstream.addresses());
         let upstreams = upstreams.map(|(pool, uri)| (pool.name.to_string(), uri.to_string())).collect();
 
-        let gate = Gate::start(policy, metrics, seed(), epoch());
+        let Remember { most, bytes } = settings.decisions;
+        let decisions = Decisions::new(Keep { most, bytes });
+        let gate = Gate::start(policy, metrics, decisions, seed(), epoch());
         let token = settings.admin_token.as_ref().map(|secret| Token::new(secret.reveal().trim()));
-        let admin_api = Admin::new(gate.clone(), token, admin.ip())?;
+        let about = About {
+            policy: InForce { path: settings.policy.clone(), written, loaded_at: gate.clock().now() },
+            doors: Doors { proxy: proxy.ip(), grpc: grpc.ip(), body_most: settings.door.body_most },
+        };
+        let admin_api = Admin::new(gate.clone(), about, token, admin.ip())?;
         let asked_by_envoy = ExtProc::new(gate.clone(), settings.door.clone(), grpc.ip());
         let door = Proxy::new(gate.clone(), upstream, settings.door, proxy.ip());
         warming.await.context("loading the tokenizer")?;
@@ -181,13 +189,15 @@ impl App {
     }
 }
 
-fn load_policy(settings: &Settings) -> anyhow::Result<Policy> {
+fn load_policy(settings: &Settings) -> anyhow::Result<(Policy, Written)> {
     match &settings.policy {
-        Some(path) => policy::load(path).map_err(|mistakes| anyhow!("the policy is not valid:\n{mistakes}")),
+        Some(path) => policy::load_written(path).map_err(|mistakes| anyhow!("the policy is not valid:\n{mistakes}")),
         None => {
             let (name, text) = if settings.demo { ("demo", DEMO_POLICY) } else { ("default", DEFAULT_POLICY) };
             let no_keys = |_: &str| unreachable!("the built-in policies name no file of keys");
-            policy::parse(name, text, no_keys).map_err(|mistakes| anyhow!("the built-in policy:\n{mistakes}"))
+            let policy = policy::parse(name, text, no_keys);
+            let policy = policy.map_err(|mistakes| anyhow!("the built-in policy:\n{mistakes}"))?;
+            Ok((policy, Written::new(text)))
         }
     }
 }

@@ -36,6 +36,23 @@ pub struct Settings {
     pub door: Door,
     /// The admin API's token.
     pub admin_token: Option<Secret>,
+    /// How much is remembered of decisions.
+    pub decisions: Remember,
+}
+
+/// How much is remembered of decisions; the oldest are forgotten first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remember {
+    /// The most decisions.
+    pub most: usize,
+    /// The most memory.
+    pub bytes: Bytes,
+}
+
+impl Default for Remember {
+    fn default() -> Self {
+        Self { most: 20_000, bytes: Bytes::new(32 * 1024 * 1024) }
+    }
 }
 
 /// What a door is told beside the policy.

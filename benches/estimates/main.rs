@@ -10,7 +10,7 @@ mod prompts;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use tallygate::costing::{Calibration, Counted, Meter};
+use tallygate::costing::{Calibration, Counted, InputCounter};
 use tallygate::units::{Model, TenantId, Tokens};
 use tallygate::wire::dialect::Dialect;
 
@@ -79,7 +79,7 @@ fn measured() -> (Vec<&'static str>, Vec<Measured>) {
         assert_eq!(fields.next(), Some(prompt.name.as_str()), "counts.csv is of other prompts: count again");
         let truths = fields.map(|field| Tokens::new(field.parse().expect("a count"))).collect();
         let parsed = Dialect::OpenAiChat.parse(&Bytes::from(prompt.body.to_string())).expect("well formed");
-        let counted = Meter::of("unknown").count(&parsed.call.prompt);
+        let counted = InputCounter::of("unknown").count(&parsed.call.prompt);
         Measured { prompt, counted, truths }
     });
     (models, rows.collect())

@@ -6,7 +6,8 @@
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
-use tallygate::costing::{Encoding, Meter};
+use tallygate::costing::{Calibration, Encoding, InputCounter};
+use tallygate::units::{Model, TenantId, Tokens};
 use tallygate::wire::dialect::{AnswerForm, Dialect};
 
 const MODEL: &str = "another \"model\"";
@@ -28,7 +29,15 @@ fn one(dialect: Dialect, data: &[u8]) {
         }
     };
     assert_eq!(parsed.call.bytes.get(), data.len() as u64);
-    let _counted = Meter::of(&parsed.call.model).count(&parsed.call.prompt);
+    let counted = InputCounter::of(&parsed.call.model).count(&parsed.call.prompt);
+    let (tenant, model) = (TenantId::from("t"), Model::from(parsed.call.model.as_str()));
+    let mut calibration = Calibration::default();
+    let most = counted.total().get().saturating_mul(3).saturating_add(2);
+    for reported in [0, 7, counted.total().get().saturating_mul(2), u64::MAX] {
+        let expected = calibration.expect(&tenant, &model, &counted);
+        assert!(expected.get() <= most, "{expected} for {counted:?}");
+        calibration.learn(&tenant, &model, &counted, expected, Tokens::new(reported));
+    }
     let same = parsed.forward(&body, &parsed.call.model);
     let renamed = parsed.forward(&body, MODEL);
     // What a door does not read it does not judge: a number too large for this parser passes to the upstream.

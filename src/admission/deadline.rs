@@ -111,10 +111,14 @@ impl DrainRate {
 
     /// How long this much work takes, if the rate is known.
     pub(super) fn time_for(&self, work: VirtualTokens, now: Instant) -> Option<Span> {
-        let per_second = self.per_second(now)?;
-        let nanos = work.as_micros().max(0).saturating_mul(1_000_000_000) / per_second.as_micros();
-        Some(Span::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
+        self.per_second(now).map(|per_second| time_at(per_second, work))
     }
+}
+
+/// How long this much work takes at a rate, which is service a second and more than nothing.
+pub(super) fn time_at(per_second: VirtualTokens, work: VirtualTokens) -> Span {
+    let nanos = work.as_micros().max(0).saturating_mul(1_000_000_000) / per_second.as_micros().max(1);
+    Span::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
 /// The work the fair order may serve before a newcomer.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use crate::units::{ClassIndex, Instant, Weight};
 
 use super::pool::Pool;
-use super::queue::{Load, MOST_VICTIMS, exceeded, per_weight};
+use super::queue::{Fullness, Load, MOST_VICTIMS, per_weight};
 use super::refusal::{Level, Reason, Unit};
 use super::request::Request;
 use super::tree::Slot;
@@ -47,6 +47,14 @@ pub(super) fn plan(pool: &Pool, request: &Request, asked: Load, deadline: Instan
     if plan.victims.is_empty() { Displacement::Nobody } else { Displacement::These(plan.victims) }
 }
 
+/// The levels whose caps are shared, in the order they are checked, with so much queued at them and so much kept.
+pub(super) fn shared_levels(pool: &Pool, in_class: Load, in_pool: Load, kept: Load) -> [Fullness; 2] {
+    [
+        Fullness { level: Level::Class, cap: pool.caps.class, queued: in_class, kept },
+        Fullness { level: Level::Pool, cap: pool.caps.pool, queued: in_pool, kept },
+    ]
+}
+
 struct Plan<'a> {
     pool: &'a Pool,
     request: &'a Request,
@@ -68,9 +76,7 @@ impl Plan<'_> {
                 in_class = in_class.minus(*load);
             }
         }
-        let caps = &self.pool.caps;
-        exceeded(Level::Class, &caps.class, in_class, self.asked)
-            .or_else(|| exceeded(Level::Pool, &caps.pool, in_pool, self.asked))
+        shared_levels(self.pool, in_class, in_pool, Load::default()).iter().find_map(|level| level.exceeded(self.asked))
     }
 
     fn leave(&mut self, slot: Slot, cap: Reason) {

@@ -119,27 +119,13 @@ impl Engine {
 
     fn arrive(&mut self, request: Box<Request>) {
         debug_assert!(!self.queued.contains_key(&request.id), "request ids are never reused");
-        let deadline = self.deadline(&request);
         let cost = request.price.cost(&request.expected);
         let pool = request.subject.pool;
-        let promises = &mut self.pools[pool.index()].promises;
-        let (promised, all) = if promises.redeem(&request.subject, request.attempt, self.now) {
-            (Promised::default(), Promised::default())
-        } else {
-            (promises.expected(&request.subject, deadline), promises.promised(&request.subject, Instant::FAR))
-        };
-        let question = Question {
-            now: self.now,
-            request: &request,
-            deadline,
-            pool: &self.pools[pool.index()],
-            fanout: &self.fanout,
-            promised,
-            all_promised: all,
-            draining: self.draining,
-        };
-        let at_once = question.pool.takes_at_once(&request, &self.fanout);
-        match question.ask() {
+        let question = self.question(self.now, &request);
+        let (deadline, at_once) = (question.deadline, question.takes_at_once());
+        let asked = question.ask();
+        self.pools[pool.index()].promises.redeem(&request.subject, request.attempt, self.now);
+        match asked {
             Err(objection) => {
                 let retry = self.retry(objection.wait);
                 self.promise(&request, cost, retry);
@@ -154,11 +140,24 @@ impl Engine {
         }
     }
 
+    /// What the gates are asked about a request at a moment.
+    pub(super) fn question<'a>(&'a self, now: Instant, request: &'a Request) -> Question<'a> {
+        let deadline = self.deadline(now, request);
+        let pool = &self.pools[request.subject.pool.index()];
+        let (promised, all_promised) = if pool.promises.redeems(&request.subject, request.attempt, now) {
+            (Promised::default(), Promised::default())
+        } else {
+            let subject = &request.subject;
+            (pool.promises.expected(subject, deadline), pool.promises.promised(subject, Instant::FAR))
+        };
+        Question { now, request, deadline, pool, fanout: &self.fanout, promised, all_promised, draining: self.draining }
+    }
+
     /// The class's `max_wait` or the client's own deadline, whichever is sooner.
-    fn deadline(&self, request: &Request) -> Instant {
+    fn deadline(&self, now: Instant, request: &Request) -> Instant {
         let class = &self.policy.classes[request.subject.class.index()];
         let patience = match class.max_wait {
-            Limit::AtMost(span) => self.now + span,
+            Limit::AtMost(span) => now + span,
             Limit::Unlimited => Instant::FAR,
         };
         request.deadline.map_or(patience, |deadline| deadline.min(patience))
@@ -390,8 +389,10 @@ impl Engine {
         amount: VirtualTokens,
         weight: Weight,
     ) {
+        let tree = &mut self.pools[subject.pool.index()].tree;
+        tree.sessions[place.session].charged += amount;
         if self.policy.fairness.algorithm != Algorithm::RoundRobin {
-            self.pools[subject.pool.index()].tree.charge(place, amount, weight);
+            tree.charge(place, amount, weight);
         }
         self.emit(Event::Charged { at: self.now, request, subject, amount });
     }

@@ -21,6 +21,37 @@ use crate::units::{Agent, Limit, SessionId, TenantId};
 
 use super::request::Subject;
 
+/// What is in flight of a tenant, against its cap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TenantRunning {
+    /// Requests dispatched and unfinished.
+    pub requests: u32,
+    /// The most there may be.
+    pub cap: u32,
+}
+
+/// What is in flight of a session, against its cap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionRunning {
+    /// Requests dispatched and unfinished.
+    pub requests: u32,
+    /// How many of them are sub-agents', of whom one fewer may be where the cap is two or more.
+    pub of_subagents: u32,
+    /// The most there may be.
+    pub cap: u32,
+}
+
+/// What the fan-out caps say of a request. It is never refused for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FanoutFound {
+    /// Its tenant's requests in flight, where a cap is set.
+    pub tenant: Option<TenantRunning>,
+    /// Its session's, where it names one and a cap is set.
+    pub session: Option<SessionRunning>,
+    /// Whether it has to wait until one of its own ends, whatever room there is.
+    pub waits_for_own: bool,
+}
+
 /// Requests in flight by tenant and session, against their caps.
 #[derive(Debug)]
 pub(super) struct Fanout {
@@ -74,6 +105,26 @@ impl Fanout {
             Room::LeadOnly
         } else {
             Room::Everybody
+        }
+    }
+
+    /// What is in flight of a subject, against its caps.
+    pub(super) fn found(&self, subject: &Subject, agent: Agent) -> FanoutFound {
+        let Subject { tenant, session, .. } = subject;
+        let of_session = || {
+            let cap = self.caps.per_session.cap()?;
+            let key = (tenant.clone(), session.clone()?);
+            let InFlight { all, of_subagents } = self.sessions.get(&key).copied().unwrap_or_default();
+            Some(SessionRunning { requests: all, of_subagents, cap })
+        };
+        let of_tenant = || {
+            let cap = self.caps.per_tenant.cap()?;
+            Some(TenantRunning { requests: self.tenants.get(tenant).copied().unwrap_or(0), cap })
+        };
+        FanoutFound {
+            tenant: of_tenant(),
+            session: of_session(),
+            waits_for_own: self.blocks_tenant(tenant) || !self.room(tenant, session.as_ref()).admits(agent),
         }
     }
 

@@ -23,6 +23,7 @@
 //! | file | rule |
 //! |---|---|
 //! | `order` | the gates, and their order |
+//! | `explain` | what the gates say of a request, without deciding |
 //! | `queue`, `displace` | queue caps, and who leaves when a shared one is reached |
 //! | `deadline` | the predicted wait |
 //! | `vtc`, `debt` | the fair order, and debts outlasting their names |
@@ -39,6 +40,7 @@ mod displace;
 mod effect;
 mod engine;
 mod event;
+mod explain;
 mod fanout;
 mod flight;
 mod input;
@@ -63,9 +65,15 @@ mod tests;
 pub use effect::{Effect, Verdict};
 pub use engine::{Engine, Options};
 pub use event::Event;
+pub use explain::{Explanation, Finding, Prospect, QueueFound, Until};
+pub use fanout::{FanoutFound, SessionRunning, TenantRunning};
 pub use input::Input;
-pub use pool::Slots;
+pub use order::{Gate, Objection, Size, Wait, WaitFound};
+pub use pool::{Slots, Turn};
+pub use queue::{Fill, Fullness, Load};
 pub use refusal::{Level, Reason, Refusal, Retry, Unit};
 pub use request::{Attempt, Request, Subject};
 pub use ticket::{Ending, Outcome, Reported, Ticket};
 pub use view::{Head, PoolView, QueueView, RequestState, RequestView, SessionView, TenantView};
+pub use vtc::Standing;
+pub use window::WindowFound;

@@ -8,13 +8,14 @@
 //! *Never* refuses for the queue or the wait what would not have to wait.
 
 use crate::policy::model::QueueCap;
-use crate::units::{Agent, Instant, Limit, Span, VirtualTokens};
+use crate::units::{Agent, Instant, Limit, Span, Tokens, VirtualTokens};
 
+use super::deadline::time_at;
 use super::displace::{self, Displacement, Victim};
 use super::fanout::Fanout;
 use super::pool::Pool;
-use super::promise::{self, Promised};
-use super::queue::{Load, exceeded};
+use super::promise::{self, Kept, Promised};
+use super::queue::{Fullness, Load};
 use super::refusal::{Level, Reason};
 use super::request::Request;
 
@@ -32,10 +33,14 @@ pub(super) const ORDER: [Gate; 4] = [
 
 /// One gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Gate {
+pub enum Gate {
+    /// Whether the gateway is shutting down.
     Drain,
+    /// Whether the request could ever be served.
     Size,
+    /// Whether there is room to wait.
     Queue,
+    /// Whether its turn would come soon enough.
     Wait,
 }
 
@@ -56,16 +61,21 @@ pub(super) struct Question<'a> {
 
 /// Why not, and how long until it may be otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Objection {
-    pub(super) reason: Reason,
-    pub(super) wait: Wait,
+pub struct Objection {
+    /// The rule, with its numbers.
+    pub reason: Reason,
+    /// How long until it may be otherwise, before jitter.
+    pub wait: Wait,
 }
 
 /// How long until it may be otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wait {
+pub enum Wait {
+    /// So long.
     For(Span),
+    /// Nothing measured says.
     Unknown,
+    /// It will never be.
     Forever,
 }
 
@@ -73,6 +83,42 @@ impl From<Option<Span>> for Wait {
     fn from(wait: Option<Span>) -> Self {
         wait.map_or(Self::Unknown, Self::For)
     }
+}
+
+/// What a request may have at most of what it asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Its input.
+    pub input: Tokens,
+    /// The most that is admitted.
+    pub most: Limit<Tokens>,
+}
+
+/// What the predicted wait is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitFound {
+    /// The work that may be served before it, in virtual tokens, with what is kept for those who were told to come back.
+    pub ahead: VirtualTokens,
+    /// Its tenant's weight, in thousandths.
+    pub weight: u64,
+    /// The weights of all tenants it would take turns with, its own included, in thousandths.
+    pub weights: u64,
+    /// What its class is served in a second while it has a backlog, where that is known.
+    pub rate: Option<VirtualTokens>,
+    /// How long it would wait, where the rate is known.
+    pub predicted: Option<Span>,
+    /// How long it may.
+    pub allowed: Limit<Span>,
+}
+
+/// One of the levels whose caps are the newcomer's own.
+struct Own {
+    level: Fullness,
+    /// What waits there costs.
+    queued_cost: VirtualTokens,
+    /// What has to be reckoned with of those who were told to come back, and all that was promised to them.
+    kept: Kept,
+    all: Kept,
 }
 
 impl Question<'_> {
@@ -90,15 +136,19 @@ impl Question<'_> {
         Ok(victims)
     }
 
-    fn drain(&self) -> Result<(), Objection> {
+    pub(super) fn drain(&self) -> Result<(), Objection> {
         let objection = Objection { reason: Reason::Draining, wait: Wait::Unknown };
         if self.draining { Err(objection) } else { Ok(()) }
     }
 
-    fn size(&self) -> Result<(), Objection> {
+    pub(super) fn size_found(&self) -> Size {
         // By input alone: a prediction may be wrong, and "never" must not be.
-        let tokens = self.request.expected.input();
-        match self.pool.max_request_tokens.cap() {
+        Size { input: self.request.expected.input(), most: self.pool.max_request_tokens }
+    }
+
+    pub(super) fn size(&self) -> Result<(), Objection> {
+        let Size { input: tokens, most } = self.size_found();
+        match most.cap() {
             Some(most) if tokens > most => {
                 Err(Objection { reason: Reason::TooLarge { tokens, most }, wait: Wait::Forever })
             }
@@ -106,8 +156,8 @@ impl Question<'_> {
         }
     }
 
-    fn queue(&self) -> Result<Vec<Victim>, Objection> {
-        if self.pool.takes_at_once(self.request, self.fanout) {
+    pub(super) fn queue(&self) -> Result<Vec<Victim>, Objection> {
+        if self.takes_at_once() {
             return Ok(Vec::new());
         }
         self.own_caps()?;
@@ -130,23 +180,8 @@ impl Question<'_> {
     }
 
     fn own_caps(&self) -> Result<(), Objection> {
-        let subject = &self.request.subject;
-        let caps = &self.pool.caps;
-        let tenant = self.pool.tree.find_tenant(subject.class, &subject.tenant);
-        let session_cap = self.session_cap();
-        let session = tenant.and_then(|tenant| self.pool.tree.find_session(tenant, subject.session.as_ref()));
-        let session = session.map(|node| &self.pool.tree.sessions[node]);
-        let tenant = tenant.map(|node| &self.pool.tree.tenants[node]);
-        let (kept, all) = (self.promised, self.all_promised);
-        let session = session.map(|node| (node.queued, node.queued_cost));
-        let tenant = tenant.map(|node| (node.queued, node.queued_cost));
-        let levels = [
-            (Level::Session, &session_cap, session, kept.of_session, all.of_session),
-            (Level::Tenant, &caps.tenant, tenant, kept.of_tenant, all.of_tenant),
-        ];
-        for (level, cap, held, kept, all) in levels {
-            let (queued, queued_cost) = held.unwrap_or_default();
-            if let Some(reason) = exceeded(level, cap, queued.plus(kept.load), self.load()) {
+        for Own { level, queued_cost, kept, all } in self.own_levels() {
+            if let Some(reason) = level.exceeded(self.load()) {
                 let excess = excess_of(reason, queued_cost + kept.work) + all.work - kept.work;
                 let work = self.pool.ahead(self.request, &self.all_promised).of_class(excess);
                 return Err(Objection { reason, wait: self.time_for(work) });
@@ -155,16 +190,39 @@ impl Question<'_> {
         Ok(())
     }
 
+    /// The levels whose caps are the newcomer's own, in the order they are checked.
+    fn own_levels(&self) -> [Own; 2] {
+        let subject = &self.request.subject;
+        let caps = &self.pool.caps;
+        let tenant = self.pool.tree.find_tenant(subject.class, &subject.tenant);
+        let session_cap = self.session_cap();
+        let session = tenant.and_then(|tenant| self.pool.tree.find_session(tenant, subject.session.as_ref()));
+        let session = session.map(|node| &self.pool.tree.sessions[node]);
+        let tenant = tenant.map(|node| &self.pool.tree.tenants[node]);
+        let (kept, all) = (self.promised, self.all_promised);
+        let level = |level, cap, held: Option<(Load, VirtualTokens)>, kept: Kept, all: Kept| {
+            let (queued, queued_cost) = held.unwrap_or_default();
+            Own { level: Fullness { level, cap, queued, kept: kept.load }, queued_cost, kept, all }
+        };
+        let session = session.map(|node| (node.queued, node.queued_cost));
+        let tenant = tenant.map(|node| (node.queued, node.queued_cost));
+        [
+            level(Level::Session, session_cap, session, kept.of_session, all.of_session),
+            level(Level::Tenant, caps.tenant, tenant, kept.of_tenant, all.of_tenant),
+        ]
+    }
+
     /// The shared cap that would be exceeded, were everybody of this tenant here who was told to come back.
     fn kept_places(&self) -> Option<Reason> {
-        let tree = &self.pool.tree;
-        let (class, kept) = (self.request.subject.class, self.promised.of_tenant.load);
-        if kept.is_empty() {
+        if self.promised.of_tenant.load.is_empty() {
             return None;
         }
-        let in_class = tree.classes[class.index()].queued.plus(kept);
-        exceeded(Level::Class, &self.pool.caps.class, in_class, self.load())
-            .or_else(|| exceeded(Level::Pool, &self.pool.caps.pool, tree.queued.plus(kept), self.load()))
+        self.shared_levels().iter().find_map(|level| level.exceeded(self.load()))
+    }
+
+    fn shared_levels(&self) -> [Fullness; 2] {
+        let in_class = self.pool.tree.classes[self.request.subject.class.index()].queued;
+        displace::shared_levels(self.pool, in_class, self.pool.tree.queued, self.promised.of_tenant.load)
     }
 
     /// The cap of the session. Requests that name no session are no session; and of the places of a session
@@ -180,13 +238,35 @@ impl Question<'_> {
         }
     }
 
-    fn wait(&self) -> Result<(), Objection> {
-        if self.deadline == Instant::FAR || self.pool.takes_at_once(self.request, self.fanout) {
+    /// What is queued at every level, in the order their caps are checked.
+    pub(super) fn levels(&self) -> [Fullness; 4] {
+        let [session, tenant] = self.own_levels().map(|own| own.level);
+        let [class, pool] = self.shared_levels();
+        [session, tenant, class, pool]
+    }
+
+    pub(super) fn wait_found(&self) -> WaitFound {
+        let ahead = self.pool.ahead(self.request, &self.promised);
+        let rate = self.pool.tree.classes[self.request.subject.class.index()].drain.per_second(self.now);
+        let (work, takes_at_once) = (ahead.work(), self.takes_at_once());
+        let work = if takes_at_once { VirtualTokens::ZERO } else { work };
+        let allowed = Limit::AtMost(self.deadline.since(self.now));
+        WaitFound {
+            ahead: work,
+            weight: ahead.weight,
+            weights: ahead.weights,
+            rate,
+            predicted: if takes_at_once { Some(Span::ZERO) } else { rate.map(|rate| time_at(rate, work)) },
+            allowed: if self.deadline == Instant::FAR { Limit::Unlimited } else { allowed },
+        }
+    }
+
+    pub(super) fn wait(&self) -> Result<(), Objection> {
+        if self.deadline == Instant::FAR || self.takes_at_once() {
             return Ok(());
         }
-        let allowed = self.deadline.since(self.now);
-        match self.time_for(self.pool.ahead(self.request, &self.promised).work()) {
-            Wait::For(predicted) if predicted > allowed => {
+        match self.wait_found() {
+            WaitFound { predicted: Some(predicted), allowed: Limit::AtMost(allowed), .. } if predicted > allowed => {
                 // Those who were told before come before, even those who may not.
                 let last = match self.time_for(self.pool.ahead(self.request, &self.all_promised).work()) {
                     Wait::For(last) => last.saturating_add(promise::slack(last)),
@@ -195,11 +275,15 @@ impl Question<'_> {
                 let wait = Wait::For(promise::until_bearable(last, allowed));
                 Err(Objection { reason: Reason::WaitTooLong { predicted, allowed }, wait })
             }
-            Wait::For(_) | Wait::Unknown | Wait::Forever => Ok(()),
+            _ => Ok(()),
         }
     }
 
-    fn load(&self) -> Load {
+    pub(super) fn takes_at_once(&self) -> bool {
+        self.pool.takes_at_once(self.request, self.fanout)
+    }
+
+    pub(super) fn load(&self) -> Load {
         Load::of(self.request.expected.total(), self.request.bytes)
     }
 

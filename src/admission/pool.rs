@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::policy::Policy;
 use crate::policy::model;
-use crate::units::{Bytes, ClassIndex, Instant, Limit, PoolIndex, Tokens, VirtualTokens};
+use crate::units::{Bytes, ClassIndex, Instant, Limit, PoolIndex, SessionId, Share, Tokens, VirtualTokens};
 
 use super::deadline::Ahead;
 use super::fanout::Fanout;
@@ -17,8 +17,10 @@ use super::flight::{Flight, Speed};
 use super::promise::{Promised, Promises};
 use super::queue::Load;
 use super::request::{Request, Subject};
+use super::session::QueueKey;
 use super::tree::{Place, Slot, Tree};
 use super::vacancy::Vacancy;
+use super::vtc::Standing;
 use super::window::Window;
 
 /// Who decides that something may be dispatched.
@@ -30,6 +32,23 @@ pub enum Slots {
     /// Somebody outside, one [`Input::Grant`](super::Input::Grant) at a time: an engine's own scheduler, or an
     /// arbiter for several gateways.
     Granted,
+}
+
+/// Where a newcomer would stand among all who wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// The share its class is owed, whatever its rank.
+    pub min_share: Share,
+    /// What its class is owed now, in unweighted virtual tokens.
+    pub owed: VirtualTokens,
+    /// Whether that would put the class first, with this request at its head.
+    pub class_is_due: bool,
+    /// Its tenant among the tenants of the class.
+    pub tenant: Standing,
+    /// Its session among the sessions of the tenant; nothing where the tenant is not known.
+    pub session: Option<Standing>,
+    /// Whether the pool's next slot would be its.
+    pub next: bool,
 }
 
 /// One pool of serving capacity.
@@ -62,14 +81,62 @@ impl Pool {
         }
     }
 
+    /// Whether this pool's window decides, and not somebody outside.
+    pub(super) fn decides(&self) -> bool {
+        self.slots == Slots::Window
+    }
+
     /// The request a slot would go to now.
     pub(super) fn head(&self) -> Option<Slot> {
-        let heads = || self.tree.by_rank.iter().filter_map(|class| Some((*class, self.tree.head(*class)?)));
-        let owed = heads().find(|(class, slot)| {
-            let cost = self.tree.waiting[*slot].cost;
-            self.tree.classes[class.index()].owed.is_due(cost)
+        self.next_of(|class| self.tree.head(class).map(|slot| (slot, self.tree.waiting[slot].cost)))
+    }
+
+    /// Of the heads of all classes, each with its cost, the one whose turn it is.
+    fn next_of<T>(&self, head: impl Fn(ClassIndex) -> Option<(T, VirtualTokens)>) -> Option<T> {
+        let heads =
+            || self.tree.by_rank.iter().filter_map(|class| head(*class).map(|(head, cost)| (class, head, cost)));
+        let owed = heads().find(|(class, _, cost)| self.tree.classes[class.index()].owed.is_due(*cost));
+        owed.or_else(|| heads().next()).map(|(_, head, _)| head)
+    }
+
+    /// Where a newcomer of this cost and deadline would stand, its arrival number being greater than any. That
+    /// somebody is displaced for it is not taken into account.
+    pub(super) fn turn(&self, request: &Request, deadline: Instant, cost: VirtualTokens, fanout: &Fanout) -> Turn {
+        let Subject { class, tenant: name, session: session_name, .. } = &request.subject;
+        let node = &self.tree.classes[class.index()];
+        let tenant = self.tree.find_tenant(*class, name);
+        let session = tenant.and_then(|tenant| self.tree.find_session(tenant, session_name.as_ref()));
+        let newcomer: QueueKey = (deadline, u64::MAX, Slot::MAX);
+        let first = match session {
+            Some(session) => self.tree.sessions[session].next_with(request.agent, newcomer),
+            None => fanout.room(name, session_name.as_ref()).admits(request.agent).then_some(newcomer),
+        };
+        let head = first.map_or(u64::MAX, |(_, number, _)| number);
+        let among_sessions = tenant.map(|tenant| {
+            let member = session.map(|session| &self.tree.sessions[session].member);
+            let name = session_name.as_ref().map_or("", SessionId::as_str);
+            self.tree.tenants[tenant].contest.standing(member, name, head)
         });
-        owed.or_else(|| heads().next()).map(|(_, slot)| slot)
+        let among_tenants =
+            node.contest.standing(tenant.map(|key| &self.tree.tenants[key].member), name.as_str(), head);
+        let leads_class = first == Some(newcomer)
+            && among_sessions.is_none_or(|standing| standing.first)
+            && among_tenants.first
+            && !fanout.blocks_tenant(name);
+        let next = self.next_of(|other| {
+            let is_newcomer = leads_class && other == *class;
+            let cost =
+                if is_newcomer { Some(cost) } else { self.tree.head(other).map(|slot| self.tree.waiting[slot].cost) };
+            cost.map(|cost| (is_newcomer, cost))
+        });
+        Turn {
+            min_share: node.owed.min_share(),
+            owed: node.owed.deficit(),
+            class_is_due: node.owed.is_due(cost),
+            tenant: among_tenants,
+            session: among_sessions,
+            next: next == Some(true),
+        }
     }
 
     /// The head, if the window lets it go.

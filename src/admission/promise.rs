@@ -205,15 +205,23 @@ impl Promises {
 
     /// Whether a request that arrives redeems a promise, which is then gone.
     pub(super) fn redeem(&mut self, subject: &Subject, attempt: Attempt, now: Instant) -> bool {
+        let Some(due) = self.redeemable(subject, attempt, now) else { return false };
+        self.remove(due, Part::redeemed);
+        true
+    }
+
+    /// Whether a request that arrived now would redeem a promise.
+    pub(super) fn redeems(&self, subject: &Subject, attempt: Attempt, now: Instant) -> bool {
+        self.redeemable(subject, attempt, now).is_some()
+    }
+
+    fn redeemable(&self, subject: &Subject, attempt: Attempt, now: Instant) -> Option<Due> {
         let first = self.sessions.get(&Owner::of(subject)).and_then(|of_session| of_session.due.first().copied());
-        let redeemed = first.filter(|(due, _)| match attempt {
+        first.filter(|(due, _)| match attempt {
             Attempt::First => false,
             Attempt::Again => true,
             Attempt::Unsaid => *due <= now,
-        });
-        let Some(due) = redeemed else { return false };
-        self.remove(due, Part::redeemed);
-        true
+        })
     }
 
     /// What has to be reckoned with, of the promises to the tenant and the session of a newcomer that are due by then.

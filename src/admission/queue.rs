@@ -31,10 +31,64 @@ pub(super) const MOST_VICTIMS: usize = 64;
 
 /// How much something is, in the three units of the caps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Load {
-    pub(super) requests: u32,
-    pub(super) tokens: Tokens,
-    pub(super) bytes: Bytes,
+pub struct Load {
+    /// In requests.
+    pub requests: u32,
+    /// In input plus expected output tokens.
+    pub tokens: Tokens,
+    /// In bytes of request bodies.
+    pub bytes: Bytes,
+}
+
+/// What is queued at one level, against its caps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fullness {
+    /// Whose.
+    pub level: Level,
+    /// The most that may be queued there.
+    pub cap: QueueCap,
+    /// What is queued there now.
+    pub queued: Load,
+    /// What is kept there for those who were refused and told to come back.
+    pub kept: Load,
+}
+
+/// What is queued at one level in one unit, against the cap in that unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fill {
+    /// The unit.
+    pub unit: Unit,
+    /// The most that may be queued, in that unit.
+    pub cap: u64,
+    /// What is queued now, in that unit, with what is kept for those who were told to come back.
+    pub queued: u64,
+    /// What the request would add, in that unit.
+    pub asked: u64,
+}
+
+impl Fill {
+    /// Whether the request would be too much.
+    #[must_use]
+    pub const fn exceeds(&self) -> bool {
+        self.queued.saturating_add(self.asked) > self.cap
+    }
+}
+
+impl Fullness {
+    /// How a request that asks for so much compares with each cap that is set, in the order they are checked.
+    pub fn fills(&self, asked: Load) -> impl Iterator<Item = Fill> + '_ {
+        Unit::ALL.into_iter().filter_map(move |unit| {
+            let cap = cap_in(&self.cap, unit).cap()?;
+            let queued = self.queued.plus(self.kept).in_unit(unit);
+            Some(Fill { unit, cap, queued, asked: asked.in_unit(unit) })
+        })
+    }
+
+    /// The first unit in which the request would be too much, as the reason for a refusal.
+    pub(super) fn exceeded(&self, asked: Load) -> Option<Reason> {
+        let Fill { unit, cap, queued, asked } = self.fills(asked).find(Fill::exceeds)?;
+        Some(Reason::QueueFull { level: self.level, unit, cap, queued, asked, displaced: false })
+    }
 }
 
 impl Load {
@@ -73,7 +127,9 @@ impl Load {
         self.requests == 0
     }
 
-    pub(super) fn in_unit(self, unit: Unit) -> u64 {
+    /// How much it is in one unit.
+    #[must_use]
+    pub fn in_unit(self, unit: Unit) -> u64 {
         match unit {
             Unit::Requests => u64::from(self.requests),
             Unit::Tokens => self.tokens.get(),
@@ -94,22 +150,6 @@ fn cap_in(cap: &QueueCap, unit: Unit) -> Limit<u64> {
 /// The units in which a cap is set.
 pub(super) fn capped_units(cap: &QueueCap) -> impl Iterator<Item = Unit> + '_ {
     Unit::ALL.into_iter().filter(|unit| cap_in(cap, *unit).is_limited())
-}
-
-/// The first unit in which `queued + asked` exceeds the cap, as the reason for a refusal.
-pub(super) fn exceeded(level: Level, cap: &QueueCap, queued: Load, asked: Load) -> Option<Reason> {
-    Unit::ALL.into_iter().find_map(|unit| {
-        let most = cap_in(cap, unit).cap()?;
-        let (queued, asked) = (queued.in_unit(unit), asked.in_unit(unit));
-        (queued.saturating_add(asked) > most).then_some(Reason::QueueFull {
-            level,
-            unit,
-            cap: most,
-            queued,
-            asked,
-            displaced: false,
-        })
-    })
 }
 
 /// Queued work per weight, for comparison: millionths of a unit per unit of weight.

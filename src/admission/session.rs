@@ -25,6 +25,8 @@ pub(super) struct SessionNode {
     pub(super) member: Member,
     pub(super) queued: Load,
     pub(super) queued_cost: VirtualTokens,
+    /// What it was charged, refunds taken off, since it was last unknown.
+    pub(super) charged: VirtualTokens,
     leads: Waiters,
     subagents: Waiters,
     /// Whom there was room for when its place was last brought up to date.
@@ -46,6 +48,7 @@ impl SessionNode {
             member,
             queued: Load::default(),
             queued_cost: VirtualTokens::ZERO,
+            charged: VirtualTokens::ZERO,
             leads: Waiters::default(),
             subagents: Waiters::default(),
             room: Room::Everybody,
@@ -94,7 +97,21 @@ impl SessionNode {
 
     /// The request that is next, of those there is room for.
     pub(super) fn next(&self) -> Option<QueueKey> {
+        self.next_of(self.leads.queue.first().copied(), self.subagents.queue.first().copied())
+    }
+
+    /// The request that would be next if one more waited.
+    pub(super) fn next_with(&self, agent: Agent, newcomer: QueueKey) -> Option<QueueKey> {
         let (lead, subagent) = (self.leads.queue.first().copied(), self.subagents.queue.first().copied());
+        let sooner = |first: Option<QueueKey>| Some(first.map_or(newcomer, |first| first.min(newcomer)));
+        match agent {
+            Agent::Lead => self.next_of(sooner(lead), subagent),
+            Agent::Sub => self.next_of(lead, sooner(subagent)),
+        }
+    }
+
+    /// Which is next of the first of the lead's and the first of its sub-agents'.
+    fn next_of(&self, lead: Option<QueueKey>, subagent: Option<QueueKey>) -> Option<QueueKey> {
         match (self.room, lead, subagent) {
             (Room::Nobody, _, _) => None,
             (Room::LeadOnly, lead, _) => lead,

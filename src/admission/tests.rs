@@ -2,6 +2,7 @@
 
 mod agents;
 mod audit;
+mod explain;
 mod flow;
 mod order;
 mod queue;

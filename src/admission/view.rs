@@ -40,8 +40,12 @@ pub struct SessionView {
     pub subject: Subject,
     /// Its fair counter among the tenant's sessions.
     pub virtual_tokens: VirtualTokens,
+    /// What it was charged, refunds taken off, for as long as its counter is remembered.
+    pub charged: VirtualTokens,
     /// Requests waiting.
     pub queued_requests: u32,
+    /// Their input plus expected output.
+    pub queued_tokens: Tokens,
     /// Requests dispatched and unfinished.
     pub in_flight_requests: u32,
 }
@@ -140,9 +144,11 @@ impl Engine {
     /// Every session of a tenant that has work, or whose counter is remembered by name.
     #[must_use]
     pub fn sessions(&self, tenant: &TenantId) -> Vec<SessionView> {
-        let nodes = self.pools.iter().flat_map(|pool| pool.tree.tenants.iter().map(move |(_, node)| (pool, node)));
+        let classes = || (0u16..).take(self.policy.classes.len()).map(ClassIndex::new);
+        let nodes = self.pools.iter().flat_map(|pool| {
+            classes().filter_map(move |class| Some((pool, &pool.tree.tenants[pool.tree.find_tenant(class, tenant)?])))
+        });
         let mut views: Vec<_> = nodes
-            .filter(|(_, node)| node.name == *tenant)
             .flat_map(|(pool, node)| {
                 node.sessions.iter().map(move |(session, key)| {
                     let seen = &pool.tree.sessions[*key];
@@ -150,7 +156,9 @@ impl Engine {
                     SessionView {
                         subject: Subject { pool, class, tenant, session },
                         virtual_tokens: seen.member.v(),
+                        charged: seen.charged,
                         queued_requests: seen.queued.requests,
+                        queued_tokens: seen.queued.tokens,
                         in_flight_requests: seen.in_flight(),
                     }
                 })

@@ -78,6 +78,24 @@ impl Member {
     }
 }
 
+/// First come, first served, as an order of counters.
+fn by_arrival(number: u64) -> VirtualTokens {
+    VirtualTokens::from_micros(i128::from(number))
+}
+
+/// Where a request's principal would stand among its siblings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Its fair counter, lifted if it becomes eligible with this request.
+    pub counter: VirtualTokens,
+    /// The contest's level: the least counter of the eligible, or of the last served when nobody is.
+    pub level: VirtualTokens,
+    /// How many siblings are eligible now, itself included if it is.
+    pub eligible: usize,
+    /// Whether nobody would go before it.
+    pub first: bool,
+}
+
 /// The siblings of one level, and the order among them.
 #[derive(Debug)]
 pub(super) struct Contest {
@@ -135,6 +153,24 @@ impl Contest {
         }
     }
 
+    /// Where a principal would stand if it had one more request, and were eligible with `head` as its first; `member`
+    /// is `None` for one that is not known, or was forgotten.
+    pub(super) fn standing(&self, member: Option<&Member>, name: &str, head: u64) -> Standing {
+        let v = member.map_or_else(|| self.debts.of(name), Member::v);
+        let seat = member.and_then(|member| member.seat);
+        let lifts = seat.is_none() && self.algorithm != Algorithm::LeastCounter;
+        let counter = if lifts { v.max(self.level()) } else { v };
+        let key = if self.algorithm == Algorithm::Fcfs { by_arrival(head) } else { counter };
+        let since = seat.map_or(u64::MAX, |seat| seat.since);
+        let others = self.eligible.iter().find(|other| seat.is_none_or(|seat| seat.node != other.node));
+        Standing {
+            counter,
+            level: self.level(),
+            eligible: self.eligible.len(),
+            first: others.is_none_or(|other| (key, since) < (other.key, other.since)),
+        }
+    }
+
     /// Brings a member's place up to date: `head` is the arrival number of its first request if it is
     /// eligible, `None` if it is not. Becoming eligible lifts.
     pub(super) fn reseat(&mut self, member: &mut Member, head: Option<u64>) {
@@ -176,7 +212,7 @@ impl Contest {
 
     fn key(&self, member: &Member, head: u64) -> VirtualTokens {
         match self.algorithm {
-            Algorithm::Fcfs => VirtualTokens::from_micros(i128::from(head)),
+            Algorithm::Fcfs => by_arrival(head),
             Algorithm::Vtc | Algorithm::RoundRobin | Algorithm::LeastCounter => member.v,
         }
     }

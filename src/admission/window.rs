@@ -11,6 +11,23 @@
 use crate::policy::model;
 use crate::units::{Tokens, VirtualTokens};
 
+/// What the window says of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowFound {
+    /// Requests in flight.
+    pub requests: u32,
+    /// Their tokens.
+    pub tokens: Tokens,
+    /// How much may be in flight.
+    pub caps: model::Window,
+    /// What the request would take of it.
+    pub need: Tokens,
+    /// Whether it may be dispatched now, were it its turn.
+    pub fits: bool,
+    /// Whether it is larger than the whole window, and so is dispatched only when nothing else is in flight.
+    pub runs_alone: bool,
+}
+
 /// What is in flight in one pool, against its caps.
 #[derive(Debug)]
 pub(super) struct Window {
@@ -32,6 +49,18 @@ impl Window {
             return self.caps.requests.allows(1);
         }
         self.caps.requests.allows(self.requests.saturating_add(1)) && self.caps.tokens.allows(self.tokens + need)
+    }
+
+    /// What is in flight, against the caps, for a request of this size.
+    pub(super) fn found(&self, need: Tokens) -> WindowFound {
+        WindowFound {
+            requests: self.requests,
+            tokens: self.tokens,
+            caps: self.caps,
+            need,
+            fits: self.fits(need),
+            runs_alone: !self.caps.tokens.allows(need),
+        }
     }
 
     /// The room no request has, and all there is; where tokens are what is short, and not requests.

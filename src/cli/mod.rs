@@ -5,7 +5,9 @@
 
 mod admin;
 mod check;
+mod explain;
 mod serve;
+mod show;
 mod simulate;
 
 use clap::{Parser, Subcommand};
@@ -31,6 +33,7 @@ pub enum Outcome {
 enum Command {
     Serve(serve::Serve),
     Check(check::Check),
+    Explain(explain::Explain),
     Simulate(simulate::Simulate),
     Admin(admin::Admin),
 }
@@ -44,6 +47,7 @@ impl Cli {
         match self.command {
             Command::Serve(serve) => serve.run(),
             Command::Check(check) => check.run(),
+            Command::Explain(explain) => explain.run(),
             Command::Simulate(simulate) => simulate.run(),
             Command::Admin(admin) => admin.run(),
         }

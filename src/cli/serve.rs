@@ -10,9 +10,9 @@ use clap::Args;
 
 use crate::app::App;
 use crate::cli::Outcome;
-use crate::settings::{ADMIN_TOKEN, Door, LedgerKind, Secret, Settings, UPSTREAM_KEY};
+use crate::settings::{ADMIN_TOKEN, Door, LedgerKind, Remember, Secret, Settings, UPSTREAM_KEY};
 use crate::shell;
-use crate::units::Span;
+use crate::units::{Bytes, Span};
 
 /// Run the gateway: it shares an upstream fairly, as a reverse proxy or as what Envoy asks about every request.
 ///
@@ -54,6 +54,12 @@ pub(super) struct Serve {
     /// to wait for. Give a load balancer time to look.
     #[arg(long, value_name = "SPAN", default_value = "1s", value_parser = humantime::parse_duration)]
     shutdown_notice: Duration,
+    /// How many of the latest decisions are remembered, to be asked about at the admin API.
+    #[arg(long, value_name = "N", default_value_t = Remember::default().most)]
+    remember_decisions: usize,
+    /// How many bytes of memory they may take.
+    #[arg(long, value_name = "BYTES", default_value_t = Remember::default().bytes.get())]
+    remember_bytes: u64,
 }
 
 impl Serve {
@@ -95,6 +101,7 @@ impl Serve {
             notice: Span::from(self.shutdown_notice),
             door,
             admin_token: secret(ADMIN_TOKEN)?,
+            decisions: Remember { most: self.remember_decisions, bytes: Bytes::new(self.remember_bytes) },
         })
     }
 }

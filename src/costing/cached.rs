@@ -21,7 +21,7 @@ use super::recent::Recent;
 
 /// A session's requests for one model: those of the agent that leads it, or those of the agents it started, which read
 /// other things.
-pub(super) type SessionKey = (TenantId, SessionId, Agent, Model);
+pub type SessionKey = (TenantId, SessionId, Agent, Model);
 
 /// What sessions' last requests found cached.
 #[derive(Clone, Debug)]
@@ -40,7 +40,8 @@ impl Sessions {
     pub const MOST: usize = 65_536;
 
     /// This much input, split as it will probably be found.
-    pub(super) fn split(&self, key: &SessionKey, input: Tokens) -> Usage {
+    #[must_use]
+    pub fn split(&self, key: &SessionKey, input: Tokens) -> Usage {
         let plain = Usage { uncached_input: input, ..Usage::default() };
         let Some(last) = self.last.get(key) else { return plain };
         if input.times(2) < last.input() {
@@ -53,13 +54,13 @@ impl Sessions {
     }
 
     /// A request of this session came to its end and reported this.
-    pub(super) fn learn(&mut self, key: SessionKey, usage: &Usage) {
+    pub fn learn(&mut self, key: SessionKey, usage: &Usage) {
         let input = usage.input_only();
         self.last.entry(key, |last| *last = input);
     }
 
     /// A request of this session ended without a report.
-    pub(super) fn forget(&mut self, key: &SessionKey) {
+    pub fn forget(&mut self, key: &SessionKey) {
         self.last.remove(key);
     }
 }

@@ -7,16 +7,18 @@
 //! The rule. A count has five parts: text, JSON and markup in tokens, and of the text the digits and the characters
 //! beyond ASCII, since those are what tokenizers differ in most (some give every digit a token of its own, or a
 //! Chinese character one, or three). The input is taken to be a sum over the parts, `θ·x`, and `θ` is the ridge
-//! regression of what was reported, over requests in proportion to their size:
+//! regression of what was reported for requests, each relative to its size:
 //!
 //! ```text
-//! θ_k = (Σ s·sᵀ + λ·I)⁻¹ (Σ s·r + λ·θ_broader)     s = x / base, r = reported / base, λ = 0.3 requests
-//! base = text + JSON + markup tokens               θ before anything is known = (1, 1, 1, 0, 0)
+//! θ_k = (Σ w·s·sᵀ + Λ)⁻¹ (Σ w·s·r + Λ·θ_broader)   s = x / base, r = reported / base, w = min(1, base / 256)
+//! base = text + JSON + markup, in tokens           θ before anything is known = (1, 1, 1, 0, 0)
+//! Λ = diag(3, 1, 1, 0.1, 0.3) for a model, a tenth of that for a tenant, in requests
 //! ```
 //!
-//! for the keys model → (tenant, model), each drawn towards the broader one as the output predictor's means are. Sums
-//! fade: a key stands for at most its last 50 requests, a model for 200. A single ratio a model was measured against
-//! this, and so were fewer parts; `docs/costing.md` has the table.
+//! for the keys model → (tenant, model). A few small requests, of which a template's own words are half, say little
+//! about large ones, hence `w`; a tenant's own requests say much about his next, hence the tenth. Sums fade: a tenant's
+//! stand for at most his last 50 requests, a model's for 200. A single ratio a model was measured against this, and so
+//! were fewer parts; `docs/costing.md` has the table.
 //!
 //! *Learns* from complete answers with a final report, and only where all of the input was in the body and was text:
 //! not where the upstream holds the history, nor where there are images. Never from a report beyond a factor of
@@ -40,8 +42,13 @@ type Parts = [f64; PARTS];
 
 /// What a token or character of each part costs before anything is known: text, JSON, markup, digits, wide characters.
 const PRIOR: Parts = [1.0, 1.0, 1.0, 0.0, 0.0];
-/// Requests' worth of belief in the broader key.
-const BELIEF: f64 = 0.3;
+/// Requests' worth of belief in the prior, for each part. A request that is one part alone has a share of one there;
+/// digits and wide characters are never more than a part of a text.
+const BELIEF: Parts = [3.0, 1.0, 1.0, 0.1, 0.3];
+/// How much of that is a tenant's belief in what its model's requests say.
+const BELIEF_OF_TENANT: f64 = 0.1;
+/// From how many tokens on a request counts as one. Smaller ones count in proportion.
+const WHOLE: f64 = 256.0;
 /// The most requests that a model's sums, and a narrower key's, stand for.
 const MOST_OF_MODEL: f64 = 200.0;
 const MOST_OF_TENANT: f64 = 50.0;
@@ -85,12 +92,13 @@ struct Sums {
 }
 
 impl Sums {
-    fn add(&mut self, shares: &Parts, ratio: f64, most: f64) {
+    fn add(&mut self, lesson: &Lesson, most: f64) {
+        let Lesson { shares, ratio, weight } = lesson;
         for (row, share) in self.products.iter_mut().zip(shares) {
-            row.iter_mut().zip(shares).for_each(|(sum, other)| *sum += share * other);
+            row.iter_mut().zip(shares).for_each(|(sum, other)| *sum += weight * share * other);
         }
-        self.reported.iter_mut().zip(shares).for_each(|(sum, share)| *sum += share * ratio);
-        self.count += 1.0;
+        self.reported.iter_mut().zip(shares).for_each(|(sum, share)| *sum += weight * share * ratio);
+        self.count += weight;
         if self.count > most {
             let fade = most / self.count;
             self.products.iter_mut().flatten().chain(&mut self.reported).for_each(|sum| *sum *= fade);
@@ -99,19 +107,19 @@ impl Sums {
     }
 
     /// What each part costs, drawn towards what it costs by a broader key.
-    fn towards(&self, broader: &Parts) -> Parts {
+    fn towards(&self, broader: &Parts, belief: f64) -> Parts {
         let mut rows = self.products;
         let mut right = self.reported;
         for at in 0..PARTS {
-            rows[at][at] += BELIEF;
-            right[at] += BELIEF * broader[at];
+            rows[at][at] += belief * BELIEF[at];
+            right[at] += belief * BELIEF[at] * broader[at];
         }
         solve(rows, right)
     }
 }
 
 /// Gaussian elimination. The matrix is symmetric and, with the belief on its diagonal, positive definite, so that no
-/// pivot is smaller than the belief.
+/// pivot is smaller than the least belief.
 fn solve(mut rows: [Parts; PARTS], mut right: Parts) -> Parts {
     for pivot in 0..PARTS {
         let (upper, lower) = rows.split_at_mut(pivot + 1);
@@ -179,9 +187,9 @@ impl Calibration {
     #[must_use]
     pub fn expect(&self, tenant: &TenantId, model: &Model, counted: &Counted) -> Tokens {
         let split = Split::of(counted);
-        let costs = self.models.get(model).map_or(PRIOR, |of| of.sums.towards(&PRIOR));
+        let costs = self.models.get(model).map_or(PRIOR, |of| of.sums.towards(&PRIOR, 1.0));
         let costs = match self.tenants.get(&(tenant.clone(), model.clone())) {
-            Some(sums) => sums.towards(&costs),
+            Some(sums) => sums.towards(&costs, BELIEF_OF_TENANT),
             None => costs,
         };
         let corrected: f64 = costs.iter().zip(&split.parts).map(|(cost, part)| cost * part).sum();
@@ -206,12 +214,13 @@ impl Calibration {
         self.models.entry(model.clone(), |of| {
             of.counted.add(counted.total(), reported);
             of.expected.add(expected, reported);
-            if let Some((shares, ratio)) = &lesson {
-                of.sums.add(shares, *ratio, MOST_OF_MODEL);
+            if let Some(lesson) = &lesson {
+                of.sums.add(lesson, MOST_OF_MODEL);
             }
         });
-        if let Some((shares, ratio)) = lesson {
-            self.tenants.entry((tenant.clone(), model.clone()), |sums| sums.add(&shares, ratio, MOST_OF_TENANT));
+        if let Some(lesson) = lesson {
+            let key = (tenant.clone(), model.clone());
+            self.tenants.entry(key, |sums| sums.add(&lesson, MOST_OF_TENANT));
         }
     }
 
@@ -231,8 +240,18 @@ impl Calibration {
     }
 }
 
-/// What a report teaches, as shares and a ratio; nothing where it is not of what was counted.
-fn lesson(counted: &Counted, reported: Tokens) -> Option<(Parts, f64)> {
+/// What a report teaches.
+struct Lesson {
+    /// What the parts are of the base.
+    shares: Parts,
+    /// What was reported, of the base.
+    ratio: f64,
+    /// How many requests it counts as.
+    weight: f64,
+}
+
+/// What a report teaches; nothing where it is not of what was counted.
+fn lesson(counted: &Counted, reported: Tokens) -> Option<Lesson> {
     let split = Split::of(counted);
     if split.base == 0.0 || counted.attachments > Tokens::ZERO {
         return None;
@@ -241,8 +260,11 @@ fn lesson(counted: &Counted, reported: Tokens) -> Option<(Parts, f64)> {
     if !(1.0 / IMPLAUSIBLE..=IMPLAUSIBLE).contains(&ratio) {
         return None;
     }
-    let shares = split.parts.map(|part| part / split.base);
-    Some((shares, ratio.clamp(1.0 / MOST_FACTOR, MOST_FACTOR)))
+    Some(Lesson {
+        shares: split.parts.map(|part| part / split.base),
+        ratio: ratio.clamp(1.0 / MOST_FACTOR, MOST_FACTOR),
+        weight: (split.base / WHOLE).min(1.0),
+    })
 }
 
 #[cfg(test)]

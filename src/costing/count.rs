@@ -100,7 +100,7 @@ pub enum Fit {
 
 /// How a model's input is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Meter {
+pub struct InputCounter {
     encoding: Encoding,
     fit: Fit,
     images: Option<Formula>,
@@ -148,7 +148,7 @@ impl Counted {
     }
 }
 
-impl Meter {
+impl InputCounter {
     /// A model's, by its name after aliases.
     #[must_use]
     pub fn of(model: &str) -> Self {
@@ -269,7 +269,7 @@ impl OutputCounter {
 
 #[cfg(test)]
 mod tests {
-    use super::{COUNTED_TEXT, Encoding, Fit, Meter, OutputCounter, count_text};
+    use super::{COUNTED_TEXT, Encoding, Fit, InputCounter, OutputCounter, count_text};
     use crate::costing::{Api, Attachment, Detail, Image, PixelSize, Prompt, Text};
     use crate::units::{Bytes, Tokens};
 
@@ -282,7 +282,7 @@ mod tests {
     }
 
     fn count(prompt: &Prompt) -> u64 {
-        Meter::of("gpt-4o").count(prompt).total().get()
+        InputCounter::of("gpt-4o").count(prompt).total().get()
     }
 
     #[test]
@@ -316,7 +316,7 @@ mod tests {
         let square = PixelSize::new(1_024, 1_024);
         let images = [image(None, Detail::Low), image(None, Detail::Full), image(square, Detail::Full)];
         named.attachments = [images.as_slice(), &[Attachment::Audio(Bytes::new(2_134))]].concat();
-        let counted = Meter::of("gpt-4o").count(&named);
+        let counted = InputCounter::of("gpt-4o").count(&named);
         assert_eq!((counted.text, counted.markup), (Tokens::new(2), Tokens::new(8)));
         assert_eq!((counted.structured, counted.attachments), (Tokens::new(11), Tokens::new(85 + 1_445 + 765 + 2)));
         assert_eq!(counted.total().get(), 2 + 8 + 11 + 85 + 1_445 + 765 + 2);
@@ -328,11 +328,11 @@ mod tests {
         for (model, fit) in
             [("gpt-4o", Fit::Exact), ("gpt-4", Fit::Exact), ("gpt-oss-20b", Fit::Near), ("m", Fit::Near)]
         {
-            assert_eq!(Meter::of(model).count(&prompt("x")).fit, fit, "{model}");
+            assert_eq!(InputCounter::of(model).count(&prompt("x")).fit, fit, "{model}");
         }
         let image = |api| {
             let image = Attachment::Image(Image { size: PixelSize::new(1_000, 1_000), detail: Detail::Full, api });
-            Meter::of("m").count(&Prompt { attachments: vec![image], ..Prompt::default() }).attachments.get()
+            InputCounter::of("m").count(&Prompt { attachments: vec![image], ..Prompt::default() }).attachments.get()
         };
         assert_eq!((image(Api::OpenAi), image(Api::Anthropic)), (765, 1_296));
     }

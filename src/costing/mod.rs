@@ -1,6 +1,6 @@
 //! What a request will cost, before anybody knows: counted input, predicted output, the model's price.
 //!
-//! A dialect reads a [`Call`] out of a request body; a [`Meter`] counts its input; what past requests
+//! A dialect reads a [`Call`] out of a request body; an [`InputCounter`] counts its input; what past requests
 //! taught ([`Experience`]) corrects the count ([`Calibration`]), tells how much of it is cached ([`Sessions`]) and
 //! guesses the output ([`Predictor`]); [`Quote`] puts them together for the core. Nothing here reads a clock or does IO, and the work per
 //! request is bounded whatever the request contains.
@@ -17,10 +17,10 @@ mod quote;
 mod recent;
 mod text;
 
-pub use cached::Sessions;
+pub use cached::{SessionKey, Sessions};
 pub use calibrate::{Calibration, InputScore};
 pub use call::{Attachment, Call, History, Prompt};
-pub use count::{COUNTED_TEXT, Counted, Encoding, Fit, Meter, OutputCounter, count_text};
+pub use count::{COUNTED_TEXT, Counted, Encoding, Fit, InputCounter, OutputCounter, count_text};
 pub use error::Score;
 pub use experience::Experience;
 pub use image::{Api, Detail, Image, PixelSize};

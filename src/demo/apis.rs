@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::costing::Meter;
+use crate::costing::InputCounter;
 use crate::units::{Limit, Tokens};
 use crate::wire::dialect::Dialect;
 
@@ -41,7 +41,7 @@ pub(super) fn parse(dialect: Dialect, body: &Bytes) -> Result<Chat, Rejection> {
         (true, true, false) => Delivery::Streamed(UsageIn::TheLast),
         (true, false, _) => Delivery::Streamed(UsageIn::NoChunk),
     };
-    let input = Meter::of(&call.model).count(&call.prompt).total();
+    let input = InputCounter::of(&call.model).count(&call.prompt).total();
     Ok(Chat { input, wish, delivery, model: call.model })
 }
 

@@ -10,7 +10,7 @@ use http::{StatusCode, header};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::costing::{COUNTED_TEXT, Encoding, Meter, Prompt};
+use crate::costing::{COUNTED_TEXT, Encoding, InputCounter, Prompt};
 use crate::units::{Limit, Tokens};
 
 use super::length::Wish;
@@ -209,7 +209,7 @@ fn input_tokens(model: &str, messages: &[Message]) -> Tokens {
             None => {}
         }
     }
-    Meter::of(model).count(&prompt).total()
+    InputCounter::of(model).count(&prompt).total()
 }
 
 #[cfg(test)]

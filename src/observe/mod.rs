@@ -1,12 +1,15 @@
-//! Counts what the core says happened, for people: metrics, running totals, decision log lines.
+//! Counts what the core says happened, for people: metrics, running totals, decision log lines, and decisions
+//! remembered.
 //!
-//! Everything here derives from [`Event`](crate::admission::Event)s and decides nothing. What grows with the number
-//! of tenants is bounded, and says so where it folds.
+//! Everything here derives from [`Event`](crate::admission::Event)s, and of decisions from what the doors know beside
+//! them; it decides nothing. What grows with the number of tenants is bounded, and says so where it folds.
 
+pub mod decisions;
 mod log;
 mod metrics;
 mod totals;
 
+pub use decisions::{Decisions, Keep};
 pub use log::Journal;
 pub use metrics::{Gauges, Metrics, QueueGauge};
 pub use totals::{Total, Totals};

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 pub use keys::KeysText;
 pub use model::Policy;
-pub use parse::{load, parse};
+pub use parse::{Written, load, load_written, parse};
 pub use pattern::Pattern;
 
 /// The JSON Schema of a policy file, from which its manual is made.

@@ -15,7 +15,7 @@ use crate::observe::{Metrics, Totals};
 use crate::policy::Policy;
 use crate::units::{Instant, Limit, PoolIndex, RequestId, Span, TicketId, Tokens, Usage};
 
-use super::gate::Ask;
+use super::gate::{Ask, Quoted, counting};
 use super::pace::Pace;
 use super::permit::Permit;
 
@@ -82,8 +82,38 @@ impl Desk {
         }
     }
 
-    /// Quotes a request and asks the core. The verdict goes to `to`, now or later.
-    pub(super) fn arrive(&mut self, now: Instant, ask: &Ask, to: oneshot::Sender<Answer>) -> Said {
+    /// Quotes a request and asks the core. The verdict goes to `to`, now or later. Tells what was quoted and what every
+    /// gate said.
+    pub(super) fn arrive(&mut self, now: Instant, ask: &Ask, to: oneshot::Sender<Answer>) -> (Said, Quoted) {
+        // What has expired or lapsed by now is not to be told of as if it were there.
+        let mut said = self.step(now, Input::Tick);
+        let (request, basis) = self.quote(ask);
+        let quoted = self.explain(now, ask, &request);
+        let waiter = Waiter { to, pool: ask.selection.pool, basis, expected: request.expected };
+        self.waiting.insert(request.id, waiter);
+        let decided = self.step(now, Input::Arrive(Box::new(request)));
+        said.deliveries.extend(decided.deliveries);
+        said.events.extend(decided.events);
+        (said, quoted)
+    }
+
+    /// What would be quoted, and what every gate would say, if this came now.
+    pub(super) fn would(&self, now: Instant, ask: &Ask) -> Quoted {
+        self.explain(now, ask, &self.quote(ask).0)
+    }
+
+    fn explain(&self, now: Instant, ask: &Ask, request: &Request) -> Quoted {
+        Quoted {
+            counted: ask.input.total(),
+            counting: counting(&ask.input),
+            expected: request.expected,
+            output_cap: request.output_cap,
+            explained: self.engine.explain(now, request),
+        }
+    }
+
+    /// The request as the core is to see it, and what its prediction was made from.
+    fn quote(&self, ask: &Ask) -> (Request, Basis) {
         let Ask { call, caller, selection, .. } = ask;
         let most = self.most[selection.pool.index()];
         let quote = Quote::new(call, ask.input, caller, selection, &self.experience, most);
@@ -101,9 +131,7 @@ impl Desk {
             deadline: self.deadline(ask, quote.expected.output()),
             streamed: call.streamed,
         };
-        self.waiting
-            .insert(request.id, Waiter { to, pool: selection.pool, basis: quote.basis, expected: quote.expected });
-        self.step(now, Input::Arrive(Box::new(request)))
+        (request, quote.basis)
     }
 
     /// The latest useful moment of dispatch: what the client states for it, and what it states for the answer less

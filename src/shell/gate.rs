@@ -10,13 +10,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::{Notify, oneshot};
 
-use crate::admission::{Attempt, Ending, Engine, Event, Input, Options, Refusal, Slots, Subject};
-use crate::costing::{Call, Counted, Experience};
+use crate::admission::{Attempt, Ending, Engine, Event, Explanation, Input, Options, Refusal, Slots, Subject, Ticket};
+use crate::costing::{Call, Counted, Experience, Fit};
 use crate::ledger::Memory;
-use crate::observe::{Journal, Metrics, Totals};
+use crate::observe::decisions::{Asked, Counting};
+use crate::observe::{Decisions, Journal, Metrics, Totals};
 use crate::policy::Policy;
 use crate::policy::model::{Caller, Selection};
-use crate::units::{DecisionId, Instant, PoolIndex, RequestId, Span, TicketId, Tokens, VirtualTokens};
+use crate::units::{DecisionId, Instant, Limit, PoolIndex, RequestId, Span, TicketId, Tokens, Usage, VirtualTokens};
 
 use super::clock::Clock;
 use super::desk::{Answer, Delivery, Desk, Said};
@@ -27,6 +28,8 @@ use super::permit::Permit;
 pub struct Ask {
     /// The name of the decision to be made.
     pub decision: DecisionId,
+    /// The API it is written in.
+    pub dialect: &'static str,
     /// When the request arrived.
     pub arrived: Instant,
     /// What it asks for.
@@ -52,6 +55,21 @@ impl Ask {
             session: self.caller.session.clone(),
         }
     }
+}
+
+/// What a request is quoted, and what every gate says of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Quoted {
+    /// Its input as counted.
+    pub counted: Tokens,
+    /// How near the truth that count is.
+    pub counting: Counting,
+    /// What it is expected to use.
+    pub expected: Usage,
+    /// The most output it can produce, where it states a cap.
+    pub output_cap: Limit<Tokens>,
+    /// What every gate says.
+    pub explained: Explanation,
 }
 
 /// How long a client waits, as far as it says.
@@ -105,6 +123,7 @@ struct Shared {
     policy: Arc<Policy>,
     clock: Clock,
     metrics: Metrics,
+    decisions: Decisions,
     epoch: u32,
     requests: AtomicU64,
     desk: Mutex<Desk>,
@@ -125,7 +144,7 @@ impl Gate {
     ///
     /// `seed` decides what the core leaves to chance; `epoch` distinguishes this start of the process from others.
     #[must_use]
-    pub fn start(policy: Arc<Policy>, metrics: Metrics, seed: u64, epoch: u32) -> Self {
+    pub fn start(policy: Arc<Policy>, metrics: Metrics, decisions: Decisions, seed: u64, epoch: u32) -> Self {
         let engine = Engine::new(policy.clone(), Options { seed, slots: Slots::Window });
         let wake = Arc::new(Notify::new());
         let gate = Self(Arc::new(Shared {
@@ -133,6 +152,7 @@ impl Gate {
             policy,
             clock: Clock::start(),
             metrics,
+            decisions,
             epoch,
             requests: AtomicU64::new(1),
             journal: Mutex::new(Journal::new(epoch)),
@@ -161,6 +181,31 @@ impl Gate {
         &self.0.metrics
     }
 
+    /// The decisions remembered.
+    #[must_use]
+    pub fn decisions(&self) -> &Decisions {
+        &self.0.decisions
+    }
+
+    /// The name of no decision, for what is only explained.
+    #[must_use]
+    pub fn no_decision(&self) -> DecisionId {
+        self.decision_of(RequestId::new(0))
+    }
+
+    /// Whether a decision has been named by this start of the process.
+    #[must_use]
+    pub fn has_named(&self, decision: DecisionId) -> bool {
+        let next = self.0.requests.load(Ordering::Relaxed);
+        decision.epoch == self.0.epoch && (1..next).contains(&decision.request.get())
+    }
+
+    /// What this start of the process is called in decision ids.
+    #[must_use]
+    pub fn epoch(&self) -> u32 {
+        self.0.epoch
+    }
+
     /// A name for the next decision.
     #[must_use]
     pub fn decision(&self) -> DecisionId {
@@ -181,7 +226,16 @@ impl Gate {
     pub async fn admit(&self, ask: Ask) -> Result<Permit, Denied> {
         let (to, from) = oneshot::channel();
         let mut waiting = Waiting { gate: self, request: Some(ask.decision.request), from };
-        self.transact(|desk, now| desk.arrive(now, &ask, to)).map_err(|Broken| Denied::Broken)?;
+        let mut quoted = None;
+        let arriving = self.transact(|desk, now| {
+            let (said, quote) = desk.arrive(now, &ask, to);
+            quoted = Some(quote);
+            said
+        });
+        arriving.map_err(|Broken| Denied::Broken)?;
+        if let Some(quoted) = quoted {
+            self.0.decisions.asked(ask.decision.request, Box::new(asked(&ask, quoted)));
+        }
         // The texts are counted; what waits is only the request.
         drop(ask);
         let answer = (&mut waiting.from).await;
@@ -191,6 +245,15 @@ impl Gate {
             Ok(Err(refusal)) => Err(Denied::Refused(refusal)),
             Err(_) => Err(Denied::Broken),
         }
+    }
+
+    /// What would become of a request now. Changes nothing.
+    ///
+    /// # Errors
+    /// When the core is broken.
+    pub fn explain(&self, ask: &Ask) -> Result<Quoted, Broken> {
+        let desk = self.lock()?;
+        Ok(desk.would(self.0.clock.now(), ask))
     }
 
     /// Looks behind the lock. `look` should only copy: everybody waits for it.
@@ -241,10 +304,16 @@ impl Gate {
         }
     }
 
-    pub(super) fn began(&self, pool: PoolIndex, dispatched_at: Instant) {
+    pub(super) fn began(&self, pool: PoolIndex, ticket: &Ticket) {
+        let now = self.0.clock.now();
         if let Ok(mut desk) = self.lock() {
-            desk.began(pool, self.0.clock.now().since(dispatched_at));
+            desk.began(pool, now.since(ticket.dispatched_at));
         }
+        self.0.decisions.first_byte(ticket.request, now);
+    }
+
+    pub(super) fn first_token(&self, request: RequestId) {
+        self.0.decisions.first_token(request, self.0.clock.now());
     }
 
     pub(super) fn progress(&self, ticket: TicketId, output: Tokens) {
@@ -287,6 +356,8 @@ impl Gate {
             }
             said
         };
+        // Before anybody is told, or they would ask and find nothing.
+        self.0.decisions.note(&said.events);
         for Delivery { to, verdict } in said.deliveries {
             let answer: Answer = verdict.map(|admitted| Permit::new(self.clone(), admitted));
             // Whoever waited may have left a moment ago. Then the permit comes back and settles itself.
@@ -295,6 +366,36 @@ impl Gate {
         let mut journal = self.0.journal.lock().unwrap_or_else(PoisonError::into_inner);
         said.events.iter().for_each(|event| journal.write(&self.0.policy, event));
         Ok(())
+    }
+}
+
+/// How near the truth a count is.
+pub(super) fn counting(counted: &Counted) -> Counting {
+    let by_formula = counted.structured != Tokens::ZERO || counted.attachments != Tokens::ZERO;
+    if counted.is_partial() {
+        Counting::Partial
+    } else if counted.fit == Fit::Exact && !by_formula {
+        Counting::Exact
+    } else {
+        Counting::Near
+    }
+}
+
+/// What is remembered of what a request asked for.
+fn asked(ask: &Ask, quoted: Quoted) -> Asked {
+    Asked {
+        dialect: ask.dialect,
+        model: ask.call.model.as_str().into(),
+        selection: ask.selection.clone(),
+        streamed: ask.call.streamed,
+        bytes: ask.call.bytes,
+        counted: quoted.counted,
+        counting: quoted.counting,
+        expected: quoted.expected,
+        output_cap: quoted.output_cap,
+        waits_for_dispatch: ask.patience.dispatch,
+        waits_for_answer: ask.patience.answer,
+        explained: quoted.explained,
     }
 }
 

@@ -12,6 +12,6 @@ mod permit;
 mod shutdown;
 
 pub use clock::Clock;
-pub use gate::{Ask, Broken, Denied, Gate, Patience, Seen};
+pub use gate::{Ask, Broken, Denied, Gate, Patience, Quoted, Seen};
 pub use permit::Permit;
 pub use shutdown::{asked_to_stop, drain};

@@ -61,13 +61,16 @@ impl Permit {
     pub fn began(&mut self) {
         if self.stage == Stage::Sent {
             self.stage = Stage::Answering;
-            self.gate.began(self.pool, self.ticket.dispatched_at);
+            self.gate.began(self.pool, &self.ticket);
         }
     }
 
     /// The answer has come to this much output, in all. Going backwards changes nothing.
     pub fn progress(&mut self, output: Tokens) {
         if output > self.counted {
+            if self.counted == Tokens::ZERO {
+                self.gate.first_token(self.ticket.request);
+            }
             self.counted = output;
             self.gate.progress(self.ticket.id, output);
         }

@@ -132,6 +132,24 @@ impl fmt::Display for DecisionId {
     }
 }
 
+impl std::str::FromStr for DecisionId {
+    type Err = super::ParseUnitError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let digits = |part: &str, most: usize| {
+            let plain = part.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+            (plain && (1..=most).contains(&part.len())).then(|| u64::from_str_radix(part, 16).ok()).flatten()
+        };
+        let parts = text.split_once('-').and_then(|(epoch, request)| {
+            let epoch = u32::try_from(digits(epoch, 8).filter(|_| epoch.len() == 8)?).ok()?;
+            Some(Self { epoch, request: RequestId::new(digits(request, 16)?) })
+        });
+        parts.ok_or_else(|| {
+            super::ParseUnitError("a decision id is eight hex digits, a dash and up to sixteen more".into())
+        })
+    }
+}
+
 impl fmt::Debug for DecisionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -151,5 +169,24 @@ impl ClassIndex {
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DecisionId, RequestId};
+
+    #[test]
+    fn a_decision_id_is_read_as_it_is_written() {
+        for (epoch, number) in [(0, 0), (0xabcd, 7), (u32::MAX, u64::MAX)] {
+            let id = DecisionId { epoch, request: RequestId::new(number) };
+            assert_eq!(id.to_string().parse(), Ok(id));
+        }
+        for bad in
+            ["", "-", "abcd-7", "0000abcd", "0000abcd-", "0000ABCD-7", "0000abcd-+7", "0000abcd-g", "00000abcd-7"]
+        {
+            assert!(bad.parse::<DecisionId>().is_err(), "{bad}");
+        }
+        assert!("0000abcd-11111111111111111".parse::<DecisionId>().is_err());
     }
 }

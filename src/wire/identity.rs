@@ -24,6 +24,27 @@ pub struct Identified {
     pub caller: Caller,
     /// Whether the caller showed one of our keys, which then must not travel on.
     pub by_key: bool,
+    /// Which of the policy's rules for the tenant decided, counted from zero.
+    pub rule: usize,
+    /// What the owner of the key calls it.
+    pub key_name: Option<Box<str>>,
+}
+
+/// What one of the policy's rules says of a caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Says {
+    /// This is its tenant.
+    Tenant(TenantId),
+    /// This is its tenant, by the key it shows, and what the key's owner calls it.
+    TenantByKey(TenantId, Option<Box<str>>),
+    /// Nothing: the caller shows no key.
+    NoKey,
+    /// Nothing: the caller does not send the header, or sends nothing in it.
+    NoHeader,
+    /// Nothing: the listener is not one whose headers are believed.
+    NotTrusted,
+    /// Nothing: no proxy before us vouches for it.
+    NoClaim,
 }
 
 /// Why nobody is calling.
@@ -92,41 +113,62 @@ pub fn identify_vouched(
     headers: &HeaderMap,
     claims: &impl Claims,
 ) -> Result<Identified, IdentityError> {
-    let (tenant, by_key) = tenant(rules, trusted, headers, claims)?;
-    let (session, agent) = session(headers, &rules.session)?;
-    let wished_class = first_name(headers, &rules.class)?.map(str::to_owned);
-    Ok(Identified { caller: Caller { tenant, session, agent, wished_class }, by_key })
+    let (rule, says) = trail(rules, trusted, headers, claims).last().unwrap_or((0, Ok(Says::NoClaim)));
+    let (tenant, by_key, key_name) = match says? {
+        Says::Tenant(tenant) => (tenant, false, None),
+        Says::TenantByKey(tenant, name) => (tenant, true, name),
+        Says::NoKey | Says::NoHeader | Says::NotTrusted | Says::NoClaim => {
+            return Err(IdentityError::Unidentified(wanted(rules, trusted)));
+        }
+    };
+    Ok(Identified { by_key, rule, key_name, ..below(rules, tenant, headers)? })
 }
 
-fn tenant(
+/// A caller of this tenant, with the session and the wish that its headers tell.
+///
+/// # Errors
+/// When one of them is no name.
+pub fn below(rules: &Identity, tenant: TenantId, headers: &HeaderMap) -> Result<Identified, IdentityError> {
+    let (session, agent) = session(headers, &rules.session)?;
+    let wished_class = first_name(headers, &rules.class)?.map(str::to_owned);
+    let caller = Caller { tenant, session, agent, wished_class };
+    Ok(Identified { caller, by_key: false, rule: 0, key_name: None })
+}
+
+/// What the policy's rules for the tenant say, one after the other, up to the one that decides or refuses.
+pub fn trail(
     rules: &Identity,
     trusted: bool,
     headers: &HeaderMap,
     claims: &impl Claims,
-) -> Result<(TenantId, bool), IdentityError> {
-    for rule in &rules.tenant {
-        match rule {
-            TenantSource::Metadata(key) => {
-                if let Some(tenant) = claims.claim(key).map(|claim| claimed(key, claim)).transpose()?.flatten() {
-                    return Ok((TenantId::from(tenant), false));
-                }
-            }
-            TenantSource::ApiKey(ring) => {
-                if let Some(key) = presented_key(headers)? {
-                    let key = ring.lookup(&Sha256::digest(key).into()).ok_or(IdentityError::UnknownKey)?;
-                    return Ok((key.tenant.clone(), true));
-                }
-            }
-            TenantSource::Header(name) if trusted => {
-                if let Some(tenant) = name_in(headers, name)? {
-                    return Ok((TenantId::from(tenant), false));
-                }
-            }
-            TenantSource::Header(_) => {}
-            TenantSource::Fallback(tenant) => return Ok((tenant.clone(), false)),
+) -> impl Iterator<Item = (usize, Result<Says, IdentityError>)> {
+    let mut decided = false;
+    rules.tenant.iter().enumerate().map_while(move |(index, rule)| {
+        let says = (!decided).then(|| ask(rule, trusted, headers, claims))?;
+        decided = matches!(says, Ok(Says::Tenant(_) | Says::TenantByKey(..)) | Err(_));
+        Some((index, says))
+    })
+}
+
+fn ask(rule: &TenantSource, trusted: bool, headers: &HeaderMap, claims: &impl Claims) -> Result<Says, IdentityError> {
+    Ok(match rule {
+        TenantSource::Metadata(key) => {
+            let claim = claims.claim(key).map(|claim| claimed(key, claim)).transpose()?.flatten();
+            claim.map_or(Says::NoClaim, |tenant| Says::Tenant(TenantId::from(tenant)))
         }
-    }
-    Err(IdentityError::Unidentified(wanted(rules, trusted)))
+        TenantSource::ApiKey(ring) => match presented_key(headers)? {
+            Some(key) => {
+                let key = ring.lookup(&Sha256::digest(key).into()).ok_or(IdentityError::UnknownKey)?;
+                Says::TenantByKey(key.tenant.clone(), key.name.as_deref().map(Box::from))
+            }
+            None => Says::NoKey,
+        },
+        TenantSource::Header(name) if trusted => {
+            name_in(headers, name)?.map_or(Says::NoHeader, |tenant| Says::Tenant(TenantId::from(tenant)))
+        }
+        TenantSource::Header(_) => Says::NotTrusted,
+        TenantSource::Fallback(tenant) => Says::Tenant(tenant.clone()),
+    })
 }
 
 /// The session that the first rule with a header names, and which of its agents speaks.
@@ -224,7 +266,7 @@ mod tests {
     use sha2::{Digest, Sha256};
 
     use super::{IdentityError, identify};
-    use crate::policy::model::{ApiKey, Identity, KeyRing, SessionSource, TenantSource, Trust};
+    use crate::policy::model::{ApiKey, Identity, KeyRing, NotGranted, SessionSource, TenantSource, Trust};
     use crate::units::{Agent, TenantId};
 
     const TENANT: HeaderName = HeaderName::from_static("x-tenant-id");
@@ -242,6 +284,7 @@ mod tests {
                 source("session-id", None, Some("x-parent-session-id")),
             ],
             class: vec![HeaderName::from_static("x-priority")],
+            class_not_granted: NotGranted::UseDefault,
         }
     }
 

@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 
 use super::exchange::Memory;
 use crate::ledger::Balance;
-use crate::observe::{Gauges, Metrics};
+use crate::observe::{Decisions, Gauges, Keep, Metrics};
 use crate::policy;
 use crate::settings::Door;
 use crate::shell::Gate;
@@ -61,7 +61,8 @@ pub(super) fn wild(seen: &BTreeSet<String>, wanted: &[&str]) {
 pub(super) fn gate() -> Gate {
     let policy = Arc::new(policy::parse("lives", POLICY, |file| panic!("no {file}")).expect("a valid policy"));
     let metrics = Metrics::new(policy.clone()).expect("valid metrics");
-    Gate::start(policy, metrics, 1, 7)
+    let decisions = Decisions::new(Keep { most: 100, bytes: Bytes::new(1_000_000) });
+    Gate::start(policy, metrics, decisions, 1, 7)
 }
 
 /// Bodies of up to 4 KiB, and memory for two of the largest.

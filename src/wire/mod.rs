@@ -8,7 +8,9 @@
 pub mod admin;
 pub mod answer;
 pub mod dialect;
+mod exact;
 mod exchange;
+pub mod explain;
 pub mod ext_proc;
 mod guard;
 pub mod identity;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tallygate::app::App;
-use tallygate::settings::{Door, LedgerKind, Secret, Settings};
+use tallygate::settings::{Door, LedgerKind, Remember, Secret, Settings};
 use tallygate::units::Span;
 
 use crate::door::{Client, Setup, Upstream, usual};
@@ -115,6 +115,7 @@ fn settings(admin: &str, token: Option<&str>) -> Settings {
         notice: Span::ZERO,
         door: Door::default(),
         admin_token: token.map(|text| Secret::new(text.into()).expect("not empty")),
+        decisions: Remember::default(),
     }
 }
 

@@ -6,9 +6,12 @@
 
 mod admin;
 mod check;
+mod decisions;
 mod dialects;
 mod door;
 mod doors;
+mod estimates;
+mod explain;
 mod generated;
 mod published;
 mod scenarios;

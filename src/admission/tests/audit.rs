@@ -19,7 +19,7 @@ use crate::policy::model::{Algorithm, Charge, Fanout, QueueCap, QueueCaps, Windo
 use crate::units::{Agent, Bytes, PoolIndex, RequestId, Span, TicketId, Tokens, Usage, VirtualTokens};
 
 #[derive(Clone, Debug)]
-enum Op {
+pub(super) enum Op {
     Ask {
         tenant: usize,
         session: usize,
@@ -45,7 +45,7 @@ enum Op {
 const TENANTS: [&str; 5] = ["a", "b", "c", "d", "e"];
 const SESSIONS: [Option<&str>; 4] = [None, Some("s"), Some("t"), Some("u")];
 
-fn op() -> impl Strategy<Value = Op> {
+pub(super) fn op() -> impl Strategy<Value = Op> {
     let ask = (
         0..TENANTS.len(),
         (0..SESSIONS.len(), prop::sample::select(vec![Agent::Lead, Agent::Sub])),
@@ -76,7 +76,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn any_policy()(
+    pub(super) fn any_policy()(
         algorithm in prop::sample::select(vec![Algorithm::Vtc, Algorithm::Fcfs, Algorithm::RoundRobin, Algorithm::LeastCounter]),
         charge in prop::sample::select(vec![Charge::Predicted, Charge::Streamed, Charge::Completion]),
         requests in proptest::option::of(1..6u32),
@@ -128,26 +128,36 @@ proptest! {
 }
 
 /// How many random worlds: few by default, more where the environment asks for it.
-fn cases() -> u32 {
+pub(super) fn cases() -> u32 {
     std::env::var("TALLYGATE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(200)
 }
 
-fn apply(world: &mut World, op: &Op) {
+/// What an operation asks for, where it asks.
+pub(super) fn asked(world: &World, op: &Op) -> Option<Ask> {
+    let Op::Ask { tenant, session, agent, attempt, class, input, output, weight: heavy, deadline, streamed } = *op
+    else {
+        return None;
+    };
+    Some(Ask {
+        session: SESSIONS[session],
+        agent,
+        attempt,
+        class,
+        input,
+        output,
+        weight: weight(f64::from(heavy)),
+        deadline: deadline.map(|millis| world.now.as_secs_f64() + f64::from(millis) / 1e3),
+        streamed,
+        ..of(TENANTS[tenant])
+    })
+}
+
+pub(super) fn apply(world: &mut World, op: &Op) {
     match *op {
-        Op::Ask { tenant, session, agent, attempt, class, input, output, weight: heavy, deadline, streamed } => {
-            let deadline = deadline.map(|millis| world.now.as_secs_f64() + f64::from(millis) / 1e3);
-            world.ask(&Ask {
-                session: SESSIONS[session],
-                agent,
-                attempt,
-                class,
-                input,
-                output,
-                weight: weight(f64::from(heavy)),
-                deadline,
-                streamed,
-                ..of(TENANTS[tenant])
-            });
+        Op::Ask { .. } => {
+            if let Some(ask) = asked(world, op) {
+                world.ask(&ask);
+            }
         }
         Op::Cancel(which) => {
             if let Some(request) = pick(&world.engine, which, true) {

@@ -9,8 +9,8 @@ use crate::admission::{
 use crate::ledger::{Balance, Ledger, Memory};
 use crate::policy::Pattern;
 use crate::policy::model::{
-    Algorithm, Charge, Class, Cost, EffortFactors, Fairness, Fanout, Identity, Policy, Pool, QueueCaps, TenantRule,
-    TokenWeights, Trust, Unmetered, Window,
+    Algorithm, Charge, Class, Cost, EffortFactors, Fairness, Fanout, Identity, NotGranted, Policy, Pool, QueueCaps,
+    TenantRule, TokenWeights, Trust, Unmetered, Window,
 };
 use crate::units::{
     Agent, Bytes, ClassIndex, Instant, Limit, PoolIndex, Price, RequestId, SessionId, Share, Span, TenantId, TicketId,
@@ -37,7 +37,13 @@ fn token_weights() -> TokenWeights {
 /// One pool and one class, a window of one request, nothing else limited.
 pub(super) fn policy() -> Policy {
     Policy {
-        identity: Identity { tenant: Vec::new(), trust: Trust::Loopback, session: Vec::new(), class: Vec::new() },
+        identity: Identity {
+            tenant: Vec::new(),
+            trust: Trust::Loopback,
+            session: Vec::new(),
+            class: Vec::new(),
+            class_not_granted: NotGranted::UseDefault,
+        },
         cost: Cost { weights: token_weights(), models: Vec::new(), effort: EffortFactors::NEUTRAL },
         fairness: Fairness { algorithm: Algorithm::Vtc, charge: Charge::Predicted },
         classes: vec![class("standard", 0, 0.0)],
@@ -136,8 +142,15 @@ impl World {
     }
 
     pub(super) fn ask_in(&mut self, pool: PoolIndex, ask: &Ask) -> RequestId {
-        let id = RequestId::new(self.requests);
+        let request = self.request(pool, ask);
+        let id = request.id;
         self.requests += 1;
+        self.feed(Input::Arrive(Box::new(request)));
+        id
+    }
+
+    /// The request that asking would feed to the core.
+    pub(super) fn request(&self, pool: PoolIndex, ask: &Ask) -> Request {
         let w = token_weights();
         let price = Price::new(TokenWeight::ONE, [w.input, w.cached_input, w.cache_write, w.output, w.reasoning]);
         let subject = Subject {
@@ -146,8 +159,8 @@ impl World {
             tenant: TenantId::from(ask.tenant),
             session: ask.session.map(SessionId::from),
         };
-        self.feed(Input::Arrive(Box::new(Request {
-            id,
+        Request {
+            id: RequestId::new(self.requests),
             subject,
             weight: ask.weight,
             price,
@@ -159,8 +172,7 @@ impl World {
             bytes: Bytes::new(1_000),
             deadline: ask.deadline.map(at),
             streamed: ask.streamed,
-        })));
-        id
+        }
     }
 
     /// How many requests were asked for.

@@ -17,6 +17,8 @@ mod tests;
 use std::fmt::Display;
 use std::path::Path;
 
+use sha2::{Digest, Sha256};
+
 use crate::units::Limit;
 use crate::yaml::{self, Mistakes, Partly, Positions};
 
@@ -31,9 +33,41 @@ pub(super) use values::tenant;
 /// # Errors
 /// Every mistake in all of them, each at its file, line and column.
 pub fn load(path: &Path) -> Result<Policy, Mistakes> {
+    load_written(path).map(|(policy, _)| policy)
+}
+
+/// The same, and what was read.
+///
+/// # Errors
+/// Every mistake in all of them, each at its file, line and column.
+pub fn load_written(path: &Path) -> Result<(Policy, Written), Mistakes> {
     let text = yaml::read(path)?;
     let folder = path.parent().unwrap_or(Path::new(""));
-    parse(&path.display().to_string(), &text, |file| keys::read(&folder.join(file)))
+    let mut digest = Sha256::new_with_prefix(&text);
+    let policy = parse(&path.display().to_string(), &text, |file| {
+        let keys = keys::read(&folder.join(file))?;
+        digest.update(&keys.text);
+        Ok(keys)
+    })?;
+    Ok((policy, Written { text, sha256: digest.finalize().into() }))
+}
+
+/// A policy as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// The text of its file. It holds no secret: keys stand in files of their own, as hashes, and an upstream's address
+    /// with a password in it is refused.
+    pub text: String,
+    /// SHA-256 of that text followed by the texts of the files of keys it names, in their order.
+    pub sha256: [u8; 32],
+}
+
+impl Written {
+    /// A text that names no other file.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        Self { text: text.to_owned(), sha256: Sha256::digest(text).into() }
+    }
 }
 
 /// Reads a policy from its text. `name` is what mistakes in it are reported under, and `read_keys` fetches the

@@ -9,7 +9,7 @@ use super::{Ask, Denied, Gate, Patience};
 use crate::admission::{Ending, Outcome, Reason, Reported};
 use crate::costing::{Call, Counted, Effort, Prompt};
 use crate::ledger::Balance;
-use crate::observe::{Gauges, Metrics};
+use crate::observe::{Decisions, Gauges, Keep, Metrics};
 use crate::policy;
 use crate::policy::model::Caller;
 use crate::shell::{Permit, drain};
@@ -19,7 +19,8 @@ fn gate(pool: &str) -> Gate {
     let text = format!("version: 1\npools: [{{name: chat, models: [\"*\"], window: {{requests: 1}}{pool}}}]\n");
     let policy = Arc::new(policy::parse("test", &text, |file| panic!("no {file}")).expect("a valid policy"));
     let metrics = Metrics::new(policy.clone()).expect("valid metrics");
-    Gate::start(policy, metrics, 1, 7)
+    let decisions = Decisions::new(Keep { most: 100, bytes: Bytes::new(1_000_000) });
+    Gate::start(policy, metrics, decisions, 1, 7)
 }
 
 fn ask(gate: &Gate, tenant: &str, patience: Patience) -> Ask {
@@ -37,7 +38,8 @@ fn ask(gate: &Gate, tenant: &str, patience: Patience) -> Ask {
     let selection = gate.policy().select(&tenant, None, "m").expect("every model is served");
     let caller = Caller { tenant, session: None, agent: Agent::Lead, wished_class: None };
     let (decision, arrived) = (gate.decision(), gate.clock().now());
-    Ask { decision, arrived, call, input: Counted::exactly(Tokens::new(100)), caller, selection, patience }
+    let input = Counted::exactly(Tokens::new(100));
+    Ask { decision, dialect: "test", arrived, call, input, caller, selection, patience }
 }
 
 async fn admit(gate: &Gate, tenant: &str) -> Permit {

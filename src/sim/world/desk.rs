@@ -12,12 +12,12 @@ use crate::admission::{
     Attempt, Effect, Ending, Engine, Event, Input, Options, Outcome as End, Reason, Refusal, Reported, Request, Retry,
     Slots, Subject, Ticket, Verdict,
 };
-use crate::costing::{PredictKey, admissible};
+use crate::costing::admissible;
 use crate::ledger::{Ledger, Memory, Movement};
 use crate::policy::model::{Charge, Policy, Selection};
 use crate::units::{Agent, Bytes, Instant, PoolIndex, RequestId, TicketId, Tokens, Usage, VirtualTokens};
 
-use super::guess::Guesser;
+use super::guess::{Guesser, key, session};
 use super::{Keep, Place, Run, Setup};
 use crate::sim::demand::{Demand, Fate};
 use crate::sim::engine::{Job, JobId, Progress, Watch};
@@ -178,6 +178,7 @@ impl<'a> Desk<'a> {
         let most = self.policy.pools[selection.pool.index()].max_request_tokens;
         let predicted = self.guesser.predict(&key(&demand, &selection), demand.produced());
         let predicted = admissible(predicted, demand.input, most);
+        let input = self.guesser.input(session(&demand, &selection).as_ref(), demand.input);
         let record = &mut self.records[index];
         record.class = Some(Arc::clone(&self.policy.classes[selection.class.index()].name));
         record.predicted = Some(predicted);
@@ -191,7 +192,7 @@ impl<'a> Desk<'a> {
             },
             weight: selection.weight,
             price: selection.price,
-            expected: Usage::plain(demand.input, predicted),
+            expected: input.with_output(predicted),
             output_cap: demand.max_tokens,
             agent: Agent::Lead,
             attempt: if demand.attempt == 0 { Attempt::First } else { Attempt::Again },
@@ -223,7 +224,7 @@ impl<'a> Desk<'a> {
         self.serve(now, index, &usage);
         if progress.finished {
             self.settle(now, index, Ending { outcome: End::Completed, usage: Reported::Final(usage) });
-            self.learn(index, progress.output);
+            self.learn(index, Some(&usage));
             self.end(index, Outcome::Completed);
             return Stream::Fine;
         }
@@ -288,6 +289,7 @@ impl<'a> Desk<'a> {
     }
 
     fn abort(&mut self, now: Instant, index: usize, reason: &'static str, outcome: End, usage: Reported) {
+        self.learn(index, None);
         self.settle(now, index, Ending { outcome, usage });
         self.records[index].reason = Some(reason);
         self.end(index, Outcome::Aborted);
@@ -300,10 +302,15 @@ impl<'a> Desk<'a> {
         self.feed(now, Input::Settle { ticket, ending });
     }
 
-    fn learn(&mut self, index: usize, output: Tokens) {
-        if let State::InFlight { selection, .. } = &self.states[index] {
-            let key = key(&self.demands[index], selection);
-            self.guesser.learn(&key, self.records[index].predicted.unwrap_or_default(), output);
+    fn learn(&mut self, index: usize, reported: Option<&Usage>) {
+        let State::InFlight { selection, .. } = &self.states[index] else { return };
+        let demand = &self.demands[index];
+        if let Some(usage) = reported {
+            let predicted = self.records[index].predicted.unwrap_or_default();
+            self.guesser.learn(&key(demand, selection), predicted, usage.output());
+        }
+        if let Some(session) = session(demand, selection) {
+            self.guesser.session_ended(session, reported);
         }
     }
 
@@ -466,11 +473,6 @@ impl<'a> Desk<'a> {
             faults: self.faults,
         }
     }
-}
-
-fn key(demand: &Demand, selection: &Selection) -> PredictKey {
-    let plain = PredictKey::plain(demand.tenant.clone(), selection.model.clone());
-    PredictKey { effort: demand.effort, cap: demand.max_tokens, ..plain }
 }
 
 fn blank(demand: &Demand, id: u64) -> Record {

@@ -1,11 +1,13 @@
-//! Where predictions come from: the real predictor, or the truth with an error, to study what errors cost.
+//! Where predictions come from: the real predictor, or the truth with an error, to study what errors cost. How much of
+//! a session's input is cached is expected by the real rule either way.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::costing::{PredictKey, Predictor};
-use crate::policy::model::EffortFactors;
-use crate::units::Tokens;
+use crate::costing::{PredictKey, Predictor, SessionKey, Sessions};
+use crate::policy::model::{EffortFactors, Selection};
+use crate::sim::demand::Demand;
+use crate::units::{Agent, Tokens, Usage};
 
 /// The largest factor, and the largest error, that can be asked for.
 const MOST_FACTOR: f64 = 1_000.0;
@@ -48,12 +50,14 @@ impl std::str::FromStr for Guess {
 pub(super) struct Guesser {
     guess: Guess,
     predictor: Predictor,
+    sessions: Sessions,
     rng: StdRng,
 }
 
 impl Guesser {
     pub(super) fn new(guess: Guess, efforts: EffortFactors, seed: u64) -> Self {
-        Self { guess, predictor: Predictor::new(efforts), rng: StdRng::seed_from_u64(seed) }
+        let predictor = Predictor::new(efforts);
+        Self { guess, predictor, sessions: Sessions::default(), rng: StdRng::seed_from_u64(seed) }
     }
 
     /// The output to expect. Only the guesses made for study look at the true one.
@@ -77,9 +81,34 @@ impl Guesser {
         self.predictor.learn(key, predicted, actual);
     }
 
+    /// The input, as it will probably be found cached.
+    pub(super) fn input(&self, session: Option<&SessionKey>, input: Tokens) -> Usage {
+        session.map_or(Usage::plain(input, Tokens::ZERO), |session| self.sessions.split(session, input))
+    }
+
+    /// A request of a session ended, with a report or without.
+    pub(super) fn session_ended(&mut self, session: SessionKey, reported: Option<&Usage>) {
+        match reported {
+            Some(usage) => self.sessions.learn(session, usage),
+            None => self.sessions.forget(&session),
+        }
+    }
+
     pub(super) fn predictor(&self) -> &Predictor {
         &self.predictor
     }
+}
+
+/// What a request's output is predicted from.
+pub(super) fn key(demand: &Demand, selection: &Selection) -> PredictKey {
+    let plain = PredictKey::plain(demand.tenant.clone(), selection.model.clone());
+    PredictKey { effort: demand.effort, cap: demand.max_tokens, ..plain }
+}
+
+/// Whose cached input a request's is expected to be like.
+pub(super) fn session(demand: &Demand, selection: &Selection) -> Option<SessionKey> {
+    let session = demand.session.clone()?;
+    Some((demand.tenant.clone(), session, Agent::Lead, selection.model.clone()))
 }
 
 #[cfg(test)]

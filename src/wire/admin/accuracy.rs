@@ -1,62 +1,64 @@
 //! How good the estimates of each model's requests were: what was expected against what was reported, in tokens.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
-use crate::costing::Score;
+use crate::costing::{InputScore, Score};
 use crate::shell::{Broken, Gate};
 
-/// A model's rows, and those of all together under the name `*`.
+/// The name of the row of all models together.
+const ALL: &str = "*";
+
+/// A model's estimates. Errors are means of what was expected too much or too little, biases of what was expected too
+/// much; all in tokens.
 #[derive(Debug, Serialize)]
 pub(super) struct AccuracyRow {
     model: String,
-    /// The output, as predicted.
-    output: ScoreRow,
-    /// The input, as counted and then corrected.
-    input: ScoreRow,
-    /// The input, as counted.
-    input_counted: ScoreRow,
+    /// Requests that ended with a report, and with one that says something of the count.
+    outputs: u64,
+    output_error: f64,
+    output_bias: f64,
+    output_p50: u64,
+    output_p90: u64,
+    output_p99: u64,
+    inputs: u64,
+    /// Of the input as it was expected, and of the bare count.
+    input_error: f64,
+    input_bias: f64,
+    counted_error: f64,
+    counted_bias: f64,
 }
 
-#[derive(Debug, Default, Serialize)]
-struct ScoreRow {
-    completed: u64,
-    mean_absolute_error: f64,
-    bias: f64,
-    actual_p50: u64,
-    actual_p90: u64,
-    actual_p99: u64,
-}
-
-impl From<Score> for ScoreRow {
-    fn from(score: Score) -> Self {
+impl AccuracyRow {
+    fn new(model: &str, output: Score, input: Option<InputScore>) -> Self {
+        let of = |value: fn(&InputScore) -> f64| input.as_ref().map_or(0.0, value);
         Self {
-            completed: score.count,
-            mean_absolute_error: score.mean_absolute_error,
-            bias: score.bias,
-            actual_p50: score.p50.get(),
-            actual_p90: score.p90.get(),
-            actual_p99: score.p99.get(),
+            model: model.to_owned(),
+            outputs: output.count,
+            output_error: output.mean_absolute_error,
+            output_bias: output.bias,
+            output_p50: output.p50.get(),
+            output_p90: output.p90.get(),
+            output_p99: output.p99.get(),
+            inputs: input.map_or(0, |input| input.expected.count),
+            input_error: of(|input| input.expected.mean_absolute_error),
+            input_bias: of(|input| input.expected.bias),
+            counted_error: of(|input| input.counted.mean_absolute_error),
+            counted_bias: of(|input| input.counted.bias),
         }
     }
 }
 
-/// All of them. Behind the lock only scores are made, at most one a model.
+/// Those of all together, then each model's by name. Behind the lock only scores are made, three a model.
 pub(super) fn rows(gate: &Gate) -> Result<Vec<AccuracyRow>, Broken> {
     let (output, overall, models) = gate.look(|seen| {
         let calibration = &seen.experience.calibration;
         (seen.experience.predictor.accuracy(), calibration.overall(), calibration.models())
     })?;
-    let mut inputs: std::collections::BTreeMap<_, _> = models.into_iter().collect();
-    let all = std::iter::once(("*".to_owned(), output.overall, Some(overall)));
-    let each = output.models.into_iter().map(|(model, score)| {
-        let input = inputs.remove(&model);
-        (model.as_str().to_owned(), score, input)
-    });
-    let rows = all.chain(each).map(|(model, output, input)| AccuracyRow {
-        model,
-        output: output.into(),
-        input: input.map(|input| input.expected.into()).unwrap_or_default(),
-        input_counted: input.map(|input| input.counted.into()).unwrap_or_default(),
-    });
-    Ok(rows.collect())
+    let inputs: BTreeMap<_, _> = models.into_iter().collect();
+    let all = AccuracyRow::new(ALL, output.overall, Some(overall));
+    let each =
+        output.models.iter().map(|(model, score)| AccuracyRow::new(model.as_str(), *score, inputs.get(model).copied()));
+    Ok(std::iter::once(all).chain(each).collect())
 }

@@ -1,6 +1,6 @@
 //! The admin API: what the gateway is doing, as JSON, for operators and their tools.
 //!
-//! Reads only; it decides and changes nothing. Every answer is a copy taken behind the gate's lock in one go, so the
+//! It decides and changes nothing; a request is explained here as the core would decide it, and not let in. Every answer is a copy taken behind the gate's lock in one go, so the
 //! numbers of one answer belong together. On a loopback address it is open; anywhere else it needs a bearer token,
 //! and refuses to start without one. Probes (`/healthz`, `/readyz`) are open everywhere: they say nothing of anybody.
 //!
@@ -8,18 +8,22 @@
 //! `/v1/queues`, never unreadiness, or one engine would take every replica of the gateway down with it.
 
 mod accuracy;
+mod decisions;
+mod explain;
+mod policy;
 mod rows;
+mod sessions;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
+use axum::extract::{DefaultBodyLimit, Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Json, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::service::Service;
@@ -28,13 +32,20 @@ use serde::Serialize;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
+use tokio::sync::Semaphore;
 
 use crate::observe::{Gauges, QueueGauge};
 use crate::shell::{Broken, Gate, Seen};
 use crate::units::{Span, TenantId};
 
+use super::explain::Doors;
 use super::guard;
 use super::server::Answering;
+
+pub use policy::InForce;
+
+/// What an envelope may hold beside its body.
+const ENVELOPE: u64 = 1024 * 1024;
 
 /// A secret, kept as its digest.
 #[derive(Clone, Copy)]
@@ -73,10 +84,21 @@ pub struct Admin {
     service: TowerToHyperService<Router>,
 }
 
+/// What the API tells beside what the gate knows.
 #[derive(Clone, Debug)]
+pub struct About {
+    /// The policy in force, as it was read.
+    pub policy: InForce,
+    /// Where requests come in.
+    pub doors: Doors,
+}
+
+#[derive(Debug)]
 struct Desk {
     gate: Gate,
+    about: About,
     token: Option<Token>,
+    explaining: Semaphore,
 }
 
 impl Admin {
@@ -84,11 +106,14 @@ impl Admin {
     ///
     /// # Errors
     /// When the address can be reached from elsewhere and there is no token.
-    pub fn new(gate: Gate, token: Option<Token>, listener: IpAddr) -> Result<Self, Unprotected> {
+    pub fn new(gate: Gate, about: About, token: Option<Token>, listener: IpAddr) -> Result<Self, Unprotected> {
         if token.is_none() && !listener.is_loopback() {
             return Err(Unprotected(listener));
         }
-        let desk = Arc::new(Desk { gate, token });
+        // An envelope is larger than the body in it: quoted, every character may take two, and there are the headers.
+        let envelope_most = about.doors.body_most.get().saturating_mul(2).saturating_add(ENVELOPE);
+        let envelope_most = usize::try_from(envelope_most).unwrap_or(usize::MAX);
+        let desk = Arc::new(Desk { gate, about, token, explaining: Semaphore::new(explain::AT_ONCE) });
         let open = Router::new().route("/healthz", get(healthz)).route("/readyz", get(readyz));
         let guarded = Router::new()
             .route("/v1/tenants", get(tenants))
@@ -96,10 +121,16 @@ impl Admin {
             .route("/v1/pools", get(pools))
             .route("/v1/queues", get(queues))
             .route("/v1/requests", get(requests))
+            .route("/v1/sessions", get(sessions::of))
+            .route("/v1/policy", get(policy::shown))
+            .route("/v1/explain", post(explain::explain).layer(DefaultBodyLimit::max(envelope_most)))
+            .route("/v1/decisions", get(decisions::list))
+            .route("/v1/decisions/{id}", get(decisions::one))
             .route("/v1/accuracy", get(accuracy))
             .route("/metrics", get(metrics))
             .layer(middleware::from_fn_with_state(desk.clone(), check_token));
-        let router = open.merge(guarded).fallback(unknown_path).method_not_allowed_fallback(read_only).with_state(desk);
+        let router =
+            open.merge(guarded).fallback(unknown_path).method_not_allowed_fallback(wrong_method).with_state(desk);
         Ok(Self { service: TowerToHyperService::new(router) })
     }
 
@@ -226,11 +257,13 @@ async fn readyz(State(desk): State<Arc<Desk>>) -> Response {
 }
 
 async fn unknown_path() -> Response {
-    let paths =
-        "/v1/tenants, /v1/tenants/{id}, /v1/pools, /v1/queues, /v1/requests, /v1/accuracy, /metrics, /healthz, /readyz";
+    let paths = "/v1/tenants, /v1/tenants/{id}, /v1/sessions?tenant=, /v1/pools, /v1/queues, /v1/requests, \
+                 /v1/decisions, /v1/decisions/{id}, /v1/policy, /v1/explain (POST), /v1/accuracy, /metrics, /healthz, \
+                 /readyz";
     fault(StatusCode::NOT_FOUND, &format!("there is nothing here; there is {paths}"))
 }
 
-async fn read_only() -> Response {
-    fault(StatusCode::METHOD_NOT_ALLOWED, "this part of the admin API is read with GET")
+async fn wrong_method() -> Response {
+    let what = "everything here is read with GET, but for /v1/explain, which is asked with POST";
+    fault(StatusCode::METHOD_NOT_ALLOWED, what)
 }

@@ -8,8 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Serialize, Serializer};
-use serde_json::value::RawValue;
+use serde::Serialize;
 
 use crate::admission::{RequestState, TenantView};
 use crate::ledger::{Account, Balance};
@@ -17,6 +16,8 @@ use crate::observe::Total;
 use crate::policy::Policy;
 use crate::shell::{Broken, Gate};
 use crate::units::{ClassIndex, Instant, PoolIndex, TenantId, VirtualTokens};
+
+use super::super::exact::{exact, exact_or_null};
 
 /// A tenant in one class of one pool.
 #[derive(Debug, Serialize)]
@@ -95,11 +96,11 @@ pub(super) struct RequestRow {
     output_tokens: u64,
 }
 
-fn pool_name(policy: &Policy, pool: PoolIndex) -> String {
+pub(super) fn pool_name(policy: &Policy, pool: PoolIndex) -> String {
     policy.pools[pool.index()].name.to_string()
 }
 
-fn class_name(policy: &Policy, class: ClassIndex) -> String {
+pub(super) fn class_name(policy: &Policy, class: ClassIndex) -> String {
     policy.classes[class.index()].name.to_string()
 }
 
@@ -226,39 +227,4 @@ pub(super) fn requests(gate: &Gate) -> Result<Vec<RequestRow>, Broken> {
         }
     };
     Ok(requests.into_iter().map(row).collect())
-}
-
-/// An amount as an exact decimal.
-fn decimal(amount: VirtualTokens) -> String {
-    let micros = amount.as_micros();
-    let (sign, size) = (if micros < 0 { "-" } else { "" }, micros.unsigned_abs());
-    let text = format!("{sign}{}.{:06}", size / 1_000_000, size % 1_000_000);
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-fn exact<S: Serializer>(amount: &VirtualTokens, serializer: S) -> Result<S::Ok, S::Error> {
-    RawValue::from_string(decimal(*amount)).map_err(serde::ser::Error::custom)?.serialize(serializer)
-}
-
-fn exact_or_null<S: Serializer>(amount: &Option<VirtualTokens>, serializer: S) -> Result<S::Ok, S::Error> {
-    match amount {
-        Some(amount) => exact(amount, serializer),
-        None => serializer.serialize_none(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::decimal;
-    use crate::units::VirtualTokens;
-
-    #[test]
-    fn amounts_are_written_exactly() {
-        let written = |micros: i128| decimal(VirtualTokens::from_micros(micros));
-        assert_eq!(written(0), "0");
-        assert_eq!(written(100_000_000), "100");
-        assert_eq!(written(1), "0.000001");
-        assert_eq!(written(-1_500_000), "-1.5");
-        assert_eq!(written(123_456_789_012_345_678_901), "123456789012345.678901");
-    }
 }

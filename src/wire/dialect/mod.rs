@@ -70,6 +70,18 @@ impl Dialect {
         }
     }
 
+    /// Its name in the admin API.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::OpenAiChat => "openai_chat",
+            Self::OpenAiCompletions => "openai_completions",
+            Self::OpenAiEmbeddings => "openai_embeddings",
+            Self::OpenAiResponses => "openai_responses",
+            Self::AnthropicMessages => "anthropic_messages",
+        }
+    }
+
     /// How its errors are written.
     #[must_use]
     pub const fn voice(self) -> Voice {

@@ -72,9 +72,16 @@ pub(in crate::wire) async fn decode(bytes: Bytes, coding: Coding, most: units::B
     if coding == Coding::Identity {
         return Ok(bytes);
     }
-    let bound = usize::try_from(most.get()).unwrap_or(usize::MAX);
-    let decoding = tokio::task::spawn_blocking(move || coding.decode(bytes, bound));
-    match decoding.await.map_err(|_panicked| Refused::Internal)? {
+    let decoding = tokio::task::spawn_blocking(move || decode_here(bytes, coding, most));
+    decoding.await.unwrap_or(Err(Refused::Internal))
+}
+
+/// The plain body. A large one takes a while.
+///
+/// # Errors
+/// When it is not encoded as its header says, or larger than the most that is read.
+pub(in crate::wire) fn decode_here(bytes: Bytes, coding: Coding, most: units::Bytes) -> Result<Bytes, Refused> {
+    match coding.decode(bytes, usize::try_from(most.get()).unwrap_or(usize::MAX)) {
         Decoded::Plain(bytes) => Ok(bytes),
         Decoded::TooLarge => Err(Refused::BodyTooLarge { most }),
         Decoded::Broken(why) => Err(Refused::Malformed(format!("the body is not encoded as its header says: {why}"))),

@@ -10,10 +10,11 @@ use http::{HeaderMap, Method};
 use crate::policy::Policy;
 use crate::policy::model::Unmetered;
 use crate::shell::Patience;
+use crate::units::TenantId;
 
 use super::super::answer::Refused;
 use super::super::dialect::Dialect;
-use super::super::identity::{Claims, Identified, IdentityError, identify_vouched};
+use super::super::identity::{Claims, Identified, IdentityError, below, identify_vouched};
 use super::super::paths::{self, Route};
 use super::coding::Coding;
 use super::patience;
@@ -66,11 +67,27 @@ pub(in crate::wire) fn enter(
     head: RequestHead<'_>,
     claims: &impl Claims,
 ) -> Result<Entered, Refused> {
+    enter_by(policy, head, || identify_vouched(&policy.identity, trusted, head.headers, claims))
+}
+
+/// Reads a request's head, taking its caller for this tenant.
+///
+/// # Errors
+/// When it cannot be served here, asks for what does not exist here, or says what makes no sense.
+pub(in crate::wire) fn enter_as(policy: &Policy, head: RequestHead<'_>, tenant: TenantId) -> Result<Entered, Refused> {
+    enter_by(policy, head, || below(&policy.identity, tenant, head.headers))
+}
+
+fn enter_by(
+    policy: &Policy,
+    head: RequestHead<'_>,
+    identify: impl FnOnce() -> Result<Identified, IdentityError>,
+) -> Result<Entered, Refused> {
     let dialect = metered_in(policy, head)?;
     if dialect.is_some() && head.bodiless {
         return Err(Refused::Malformed("the body is missing".into()));
     }
-    let identified = identify_vouched(&policy.identity, trusted, head.headers, claims).map_err(unidentified)?;
+    let identified = identify().map_err(unidentified)?;
     let toll = match dialect {
         Some(dialect) => Toll::Metered { dialect, patience: patience::read(head.headers)? },
         None => Toll::Free,

@@ -10,7 +10,8 @@
 //! | what it asks for, where it goes, what it costs; whether and when | [`prepare`], [`Prepared::admit`] |
 //! | a request that costs nothing: where it goes | [`rename`] |
 //! | the answer, watched and settled once | [`Admitted::meter`], [`Meter`] |
-//! | a refusal, counted and put into the caller's words | [`refuse`] |
+//! | a refusal, counted, remembered and put into the caller's words | [`refuse`] |
+//! | what is remembered of all of it | [`came`], [`identified`], [`passed`], [`Passing`] |
 //!
 //! No door imports another. What is written here once cannot differ between them; `tests/it/doors` shows that what is
 //! left to each does not either.
@@ -21,22 +22,17 @@ mod memory;
 mod meter;
 mod patience;
 mod prepare;
+mod record;
 mod watch;
 
-use http::Response;
 use http::header::{AUTHORIZATION, HeaderName};
 
-use crate::shell::Gate;
-use crate::units::DecisionId;
-
-use super::answer::Refused;
-use super::dialect::Voice;
-
-pub(in crate::wire) use coding::{Coding, decode};
-pub(in crate::wire) use entrance::{Entered, RequestHead, Toll, enter};
+pub(in crate::wire) use coding::{Coding, decode, decode_here};
+pub(in crate::wire) use entrance::{Entered, RequestHead, Toll, enter, enter_as};
 pub(in crate::wire) use memory::{Kept, Memory};
 pub(in crate::wire) use meter::Meter;
-pub(in crate::wire) use prepare::{Admitted, Arrival, prepare, rename};
+pub(in crate::wire) use prepare::{Admitted, Arrival, Prepared, prepare, read, rename};
+pub(in crate::wire) use record::{Passing, came, identified, passed, refuse};
 
 /// What the names of our own headers begin with. They are read here or mean nothing, in either direction, so that
 /// nobody can speak for us.
@@ -44,12 +40,3 @@ pub(in crate::wire) const OURS: &str = "x-tallygate-";
 
 /// Where a client shows a key. One of ours does not travel on.
 pub(in crate::wire) const KEYS: [HeaderName; 2] = [AUTHORIZATION, HeaderName::from_static("x-api-key")];
-
-/// Counts a refusal that the core did not make, and puts any into the caller's words.
-pub(in crate::wire) fn refuse(gate: &Gate, decision: DecisionId, voice: Voice, refused: &Refused) -> Response<String> {
-    if !matches!(refused, Refused::ByCore(_)) {
-        gate.metrics().rejected(refused.code());
-        tracing::debug!(target: "tallygate::decision", %decision, reason = refused.code(), "answered by the door");
-    }
-    refused.answer(decision, gate.clock().now(), voice)
-}

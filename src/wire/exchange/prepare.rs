@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
 use crate::admission::{Ending, Outcome, Reported};
-use crate::costing::{Encoding, Meter as InputMeter};
+use crate::costing::{Encoding, InputCounter};
 use crate::policy::Policy;
 use crate::policy::model::{Caller, Selection};
 use crate::shell::{Ask, Denied, Gate, Patience, Permit};
@@ -70,18 +70,27 @@ pub(in crate::wire) async fn prepare(
     tokio::task::spawn_blocking(move || read(&policy, arrival, &body)).await.unwrap_or(Err(Refused::Internal))
 }
 
-fn read(policy: &Policy, arrival: Arrival, body: &Bytes) -> Result<(Prepared, Bytes), Refused> {
+/// Reads, routes and counts a body where it is. A large one takes a while.
+///
+/// # Errors
+/// When it is malformed, asks for what does not exist here, or names a model that no pool serves.
+pub(in crate::wire) fn read(policy: &Policy, arrival: Arrival, body: &Bytes) -> Result<(Prepared, Bytes), Refused> {
     let Arrival { decision, arrived, dialect, patience, caller } = arrival;
     let parsed = dialect.parse(body).map_err(|error| match error {
         Unreadable::Malformed(what) => Refused::Malformed(what),
         Unreadable::Unsupported(what) => Refused::Unsupported(what),
     })?;
     let selection = select(policy, &caller, &parsed.call.model)?;
+    if let Some(granted) = policy.refused_wish(&caller.tenant, caller.wished_class.as_deref()) {
+        let (wished, granted) = (caller.wished_class.unwrap_or_default(), granted.join(", "));
+        return Err(Refused::ClassNotGranted { wished, granted });
+    }
     let onward = parsed.forward(body, selection.model.as_str());
     let Parsed { call, answer: form, .. } = parsed;
-    let meter = InputMeter::of(selection.model.as_str());
-    let (encoding, input) = (meter.encoding(), meter.count(&call.prompt));
-    let ask = Ask { decision, arrived, call, input, caller, selection, patience };
+    let counter = InputCounter::of(selection.model.as_str());
+    let (encoding, input) = (counter.encoding(), counter.count(&call.prompt));
+    let dialect = dialect.name();
+    let ask = Ask { decision, dialect, arrived, call, input, caller, selection, patience };
     Ok((Prepared { ask, encoding, form }, onward))
 }
 
@@ -101,6 +110,11 @@ fn select(policy: &Policy, caller: &Caller, model: &str) -> Result<Selection, Re
 }
 
 impl Prepared {
+    /// What the core is to be asked.
+    pub(in crate::wire) fn ask(&self) -> &Ask {
+        &self.ask
+    }
+
     /// Where it goes.
     pub(in crate::wire) fn pool(&self) -> PoolIndex {
         self.ask.selection.pool

@@ -23,6 +23,7 @@ use http::header::{CONTENT_LENGTH, HeaderMap};
 use tonic::Status;
 
 use crate::admission::Outcome;
+use crate::policy::model::Listener;
 use crate::settings::Door;
 use crate::shell::Gate;
 use crate::units::{DecisionId, Instant, Span};
@@ -132,11 +133,14 @@ impl Life {
         let bodiless = headers.end_of_stream;
         let head = Head::read(headers)?;
         self.voice = Voice::of(&head.path, &head.headers);
+        exchange::came(&self.gate, self.decision, Listener::Grpc, &head.method, &head.path);
         let seen = RequestHead { method: &head.method, path: &head.path, headers: &head.headers, bodiless };
         let entered = enter(self.gate.policy(), self.trusted, seen, vouched)?;
+        exchange::identified(&self.gate, self.decision, &entered.identified);
         entered.identified.caller.tenant.as_str().clone_into(&mut self.tenant);
         let edit = onward(&head, &entered);
         self.stage = if bodiless {
+            exchange::passed(&self.gate, self.decision);
             Stage::Passing
         } else {
             let (decision, arrived) = (self.decision, self.gate.clock().now());
@@ -165,6 +169,7 @@ impl Life {
                 Step::Answer(message::request_body(body, told))
             }
             Ok(Decided { body, admitted: None }) => {
+                exchange::passed(&self.gate, self.decision);
                 self.stage = Stage::Passing;
                 Step::Answer(message::request_body(body, self.told()))
             }
@@ -266,6 +271,7 @@ impl Life {
 
     /// Envoy says no more.
     pub(super) fn closed(&self) -> Step {
+        self.gate.decisions().left(self.decision.request, self.gate.clock().now());
         match self.stage {
             // Ending well here would let the request through.
             Stage::Deciding => Step::Fail(Status::cancelled("the request was not decided")),

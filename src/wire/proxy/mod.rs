@@ -34,7 +34,7 @@ use crate::units::{DecisionId, PoolIndex, Span};
 
 use super::answer::Refused;
 use super::dialect::Voice;
-use super::exchange::{Arrival, Entered, RequestHead, Toll, enter, refuse, rename};
+use super::exchange::{Arrival, Entered, Passing, RequestHead, Toll, came, enter, identified, passed, refuse, rename};
 use super::guard;
 use super::identity::{NoClaims, trusts};
 use super::server::{Answering, Body};
@@ -68,11 +68,15 @@ impl Proxy {
         Box::pin(async move {
             let decision = proxy.gate.decision();
             let voice = Voice::of(request.uri().path(), request.headers());
-            match guard::guarded(proxy.route(decision, request)).await {
+            came(&proxy.gate, decision, Listener::Proxy, request.method(), request.uri().path());
+            let passing = Passing::new(&proxy.gate, decision);
+            let response = match guard::guarded(proxy.route(decision, request)).await {
                 Ok(Ok(response)) => response,
                 Ok(Err(refused)) => proxy.refuse(decision, voice, &refused),
                 Err(guard::Panicked) => proxy.refuse(decision, voice, &Refused::Internal),
-            }
+            };
+            passing.done();
+            response
         })
     }
 
@@ -86,6 +90,7 @@ impl Proxy {
             bodiless: body.is_end_stream(),
         };
         let entered = enter(self.gate.policy(), self.trusted, seen, &NoClaims)?;
+        identified(&self.gate, decision, &entered.identified);
         match entered.toll {
             Toll::Free => self.unmetered(decision, entered, &head, body).await,
             Toll::Metered { dialect, patience } => {
@@ -109,6 +114,7 @@ impl Proxy {
         let held = self.bodies.read(body, entered.coding, &head.headers).await?;
         let (pool, body) = rename(self.gate.policy(), &entered.identified.caller, &held.bytes)?;
         let onward = self.onward(pool, head, entered.identified.by_key, body);
+        passed(&self.gate, decision);
         let response = self.upstream.send(onward, self.settings.begin_within).await.map_err(UpstreamError::refused)?;
         let (mut head, body) = response.into_parts();
         headers::clean_answer(&mut head.headers);

@@ -10,11 +10,11 @@ use std::path::PathBuf;
 
 use tallygate::app::App;
 use tallygate::ledger::Balance;
-use tallygate::settings::{Door, LedgerKind, Settings};
+use tallygate::settings::{Door, LedgerKind, Remember, Secret, Settings};
 use tallygate::shell::{Gate, Seen};
 use tallygate::units::{Span, VirtualTokens};
 
-pub(crate) use client::Client;
+pub(crate) use client::{Answer, Client};
 pub(crate) use front::Front;
 pub(crate) use stage::{Case, Stage, Way, both_doors, cases, play};
 pub(crate) use upstream::{Exchange, Upstream};
@@ -32,6 +32,8 @@ pub(crate) struct Setup {
     pub(crate) files: Vec<(&'static str, String)>,
     pub(crate) demo: bool,
     pub(crate) notice: Span,
+    pub(crate) remember: Remember,
+    pub(crate) admin_token: Option<Secret>,
 }
 
 impl Default for Setup {
@@ -44,7 +46,15 @@ impl Setup {
     /// With this policy.
     pub(crate) fn policy(text: &str) -> Self {
         let policy = format!("version: 1\n{text}\n");
-        Self { policy, door: Door::default(), files: Vec::new(), demo: false, notice: Span::ZERO }
+        Self {
+            policy,
+            door: Door::default(),
+            files: Vec::new(),
+            demo: false,
+            notice: Span::ZERO,
+            remember: Remember::default(),
+            admin_token: None,
+        }
     }
 
     /// Starts it in front of an upstream.
@@ -70,7 +80,8 @@ impl Setup {
             grace: Span::from_secs(20),
             notice: self.notice,
             door: self.door,
-            admin_token: None,
+            admin_token: self.admin_token,
+            decisions: self.remember,
         };
         Gateway { app: App::start(settings).await.expect("a gateway"), _folder: folder }
     }

@@ -101,7 +101,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::parse;
-    use crate::costing::{Encoding, Meter};
+    use crate::costing::{Encoding, InputCounter};
     use crate::units::{Limit, Tokens};
     use crate::wire::dialect::{Parsed, Reply, Unreadable};
 
@@ -116,7 +116,7 @@ mod tests {
         let batch = json!({"model": "m", "prompt": ["a", "b", [1, 2, 3]], "n": 2, "best_of": 5, "max_tokens": 99});
         let batch = read(&batch).call;
         assert_eq!((batch.cap, batch.choices.get()), (Limit::AtMost(Tokens::new(99)), 15));
-        assert_eq!(Meter::of("m").count(&batch.prompt).total(), Tokens::new(5), "two letters and three tokens");
+        assert_eq!(InputCounter::of("m").count(&batch.prompt).total(), Tokens::new(5), "two letters and three tokens");
         let tokens = read(&json!({"model": "m", "prompt": [5, 6, 7]})).call;
         assert_eq!((tokens.choices.get(), tokens.prompt.tokens), (1, Tokens::new(3)));
         assert_eq!(read(&json!({"model": "m"})).call.choices.get(), 1, "a new document");

@@ -64,7 +64,7 @@ mod tests {
     use serde_json::json;
 
     use super::{parse, read};
-    use crate::costing::Meter;
+    use crate::costing::InputCounter;
     use crate::units::{Limit, Tokens, Usage};
     use crate::wire::dialect::{Reply, Unreadable};
 
@@ -74,7 +74,7 @@ mod tests {
             let body = Bytes::from(json!({"model": "m", "input": input}).to_string());
             let call = parse(&body).expect("well formed").call;
             assert_eq!(call.cap, Limit::AtMost(Tokens::ZERO));
-            assert_eq!(Meter::of("m").count(&call.prompt).total(), Tokens::new(tokens));
+            assert_eq!(InputCounter::of("m").count(&call.prompt).total(), Tokens::new(tokens));
         }
         let reported = read(br#"{"data":[],"usage":{"prompt_tokens":7,"total_tokens":7}}"#);
         assert_eq!(reported, Reply::Reported(Usage::plain(Tokens::new(7), Tokens::ZERO)));

@@ -9,7 +9,7 @@ use envoy_types::pb::envoy::service::ext_proc::v3::body_mutation::Mutation;
 use super::super::super::exchange::Memory;
 use super::super::message::{Asked, HttpBody, HttpHeaders, ProcessingRequest, ProcessingResponse, Said};
 use super::{Life, Step};
-use crate::observe::Metrics;
+use crate::observe::{Decisions, Keep, Metrics};
 use crate::policy;
 use crate::settings::Door;
 use crate::shell::Gate;
@@ -25,7 +25,8 @@ fn gate() -> Gate {
 pub(super) fn gate_of(text: &str) -> Gate {
     let policy = Arc::new(policy::parse("test", text, |file| panic!("no {file}")).expect("a valid policy"));
     let metrics = Metrics::new(policy.clone()).expect("valid metrics");
-    Gate::start(policy, metrics, 1, 7)
+    let decisions = Decisions::new(Keep { most: 100, bytes: units::Bytes::new(1_000_000) });
+    Gate::start(policy, metrics, decisions, 1, 7)
 }
 
 pub(super) fn life(gate: &Gate) -> Life {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sha2::Digest as _;
-use tallygate::observe::Metrics;
+use tallygate::observe::{Decisions, Keep, Metrics};
 use tallygate::policy;
 use tallygate::settings;
 use tallygate::shell::Gate;
@@ -212,7 +212,8 @@ fn gate(unmetered: &str) -> Gate {
     std::fs::write(&path, format!("version: 1\nunmetered: {unmetered}\n{POLICY}")).expect("a file");
     let policy = Arc::new(policy::load(&path).unwrap_or_else(|mistakes| panic!("{mistakes}")));
     let metrics = Metrics::new(policy.clone()).expect("valid metrics");
-    Gate::start(policy, metrics, 1, 7)
+    let decisions = Decisions::new(Keep { most: 100, bytes: Bytes::new(1_000_000) });
+    Gate::start(policy, metrics, decisions, 1, 7)
 }
 
 fn settings() -> settings::Door {
