@@ -317,4 +317,6 @@ fn misconfigured(problem: &str) -> Step {
 }
 
 #[cfg(test)]
+mod streams;
+#[cfg(test)]
 mod tests;
