@@ -58,7 +58,7 @@ pub enum History {
     /// In the request, if anything was said before.
     #[default]
     Stated,
-    /// At the upstream, which only reports how long it was.
+    /// At the upstream, or the upstream adds to it by running tools of its own; it only reports how long it was.
     Upstream,
 }
 

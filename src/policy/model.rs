@@ -56,6 +56,18 @@ pub struct Identity {
     pub session: Vec<SessionSource>,
     /// Headers that may carry a wished class, in order.
     pub class: Vec<http::HeaderName>,
+    /// What becomes of a request that wishes for a class its tenant may not use.
+    pub class_not_granted: NotGranted,
+}
+
+/// What becomes of a request that wishes for a class its tenant may not use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NotGranted {
+    /// It competes in the tenant's own default class.
+    #[default]
+    UseDefault,
+    /// It is refused.
+    Refuse,
 }
 
 /// One way to learn the session, and whether one of its sub-agents speaks.

@@ -6,7 +6,7 @@
 
 use crate::units::{ClassIndex, Model, PoolIndex, Price, TenantId, TokenWeight};
 
-use super::model::{Policy, Pool, Selection, TenantRule};
+use super::model::{NotGranted, Policy, Pool, Selection, TenantRule};
 
 impl Policy {
     /// The rule for a tenant. There always is one: the last rule matches everyone.
@@ -54,6 +54,14 @@ impl Policy {
             return *class;
         }
         if rule.classes.contains(&self.default_class) { self.default_class } else { rule.classes[0] }
+    }
+
+    /// The classes a tenant may use, where it wishes for another and the policy says that such a wish is refused.
+    #[must_use]
+    pub fn refused_wish(&self, tenant: &TenantId, wished: Option<&str>) -> Option<Vec<&str>> {
+        let wished = wished.filter(|_| self.identity.class_not_granted == NotGranted::Refuse)?;
+        let granted = || self.tenant(tenant).classes.iter().map(|class| &*self.classes[class.index()].name);
+        (!granted().any(|class| class == wished)).then(|| granted().collect())
     }
 
     /// All of the above for one request; `None` when no pool serves the model.

@@ -6,6 +6,7 @@
 //! | `draining` | 503 | as the core says |
 //! | `too_large` | 413 | never |
 //! | `unidentified` | 401 | never |
+//! | `class_not_granted` | 403 | never |
 //! | `model_not_found` | 404 | never |
 //! | `unsupported`, `malformed` | 400 | never |
 //! | `upstream_unreachable` | 502 | the client's own |
@@ -63,6 +64,13 @@ pub enum Refused {
     },
     /// The bodies of other requests take all the memory there is for them.
     NoMemory,
+    /// The class wished for is none the tenant may use, and the policy says to refuse that.
+    ClassNotGranted {
+        /// The class wished for.
+        wished: String,
+        /// Those the tenant may use.
+        granted: String,
+    },
     /// No pool serves the model.
     ModelNotFound(String),
     /// Something that does not exist here.
@@ -102,6 +110,7 @@ impl Refused {
             Self::BodyTooLarge { .. } | Self::BodyTooLargeInFront => "too_large",
             Self::HeldTooLong { .. } => "expired",
             Self::NoMemory => "queue_full",
+            Self::ClassNotGranted { .. } => "class_not_granted",
             Self::ModelNotFound(_) => "model_not_found",
             Self::Unsupported(_) => "unsupported",
             Self::UpstreamUnreachable(_) => "upstream_unreachable",
@@ -123,6 +132,7 @@ impl Refused {
             Self::Malformed(_) | Self::Unsupported(_) => StatusCode::BAD_REQUEST,
             Self::BodyTooLarge { .. } | Self::BodyTooLargeInFront => StatusCode::PAYLOAD_TOO_LARGE,
             Self::HeldTooLong { .. } | Self::NoMemory => StatusCode::TOO_MANY_REQUESTS,
+            Self::ClassNotGranted { .. } => StatusCode::FORBIDDEN,
             Self::ModelNotFound(_) => StatusCode::NOT_FOUND,
             Self::UpstreamUnreachable(_) => StatusCode::BAD_GATEWAY,
             Self::UpstreamTimedOut(_) | Self::UpstreamSilent { .. } => StatusCode::GATEWAY_TIMEOUT,
@@ -153,6 +163,9 @@ impl Refused {
                 format!("it had waited {waited} for its turn when the proxy in front of this gateway gave up")
             }
             Self::NoMemory => "the requests already here take all the memory there is for bodies".into(),
+            Self::ClassNotGranted { wished, granted } => {
+                format!("the class {wished:?} is not granted; wish for one of {granted}, or for none")
+            }
             Self::ModelNotFound(model) => format!("no pool serves the model {model:?}"),
             Self::Internal => "the gateway failed to handle this request; it was not sent on".into(),
         }
@@ -282,6 +295,10 @@ mod tests {
         Reason::QueueFull { level, unit, cap: 10, queued: 10, asked: 1, displaced: false }
     }
 
+    fn not_granted() -> Refused {
+        Refused::ClassNotGranted { wished: "vip".into(), granted: "standard, batch".into() }
+    }
+
     /// Status, reason header, Retry-After, retry-after-ms, x-should-retry, error code, message.
     fn answer(refused: &Refused) -> (StatusCode, [Option<String>; 4], Value) {
         let response = refused.answer(decision(7), NOW, Voice::OpenAi);
@@ -314,6 +331,7 @@ mod tests {
             (Refused::BodyTooLargeInFront, 413, "too_large", "invalid_request_error"),
             (Refused::HeldTooLong { waited: span }, 429, "expired", "rate_limit_error"),
             (Refused::NoMemory, 429, "queue_full", "rate_limit_error"),
+            (not_granted(), 403, "class_not_granted", "permission_error"),
             (Refused::ModelNotFound("x".into()), 404, "model_not_found", "invalid_request_error"),
             (Refused::Unsupported("x".into()), 400, "unsupported", "invalid_request_error"),
             (Refused::UpstreamUnreachable("x".into()), 502, "upstream_unreachable", "server_error"),

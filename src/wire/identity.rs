@@ -266,7 +266,7 @@ mod tests {
     use sha2::{Digest, Sha256};
 
     use super::{IdentityError, identify};
-    use crate::policy::model::{ApiKey, Identity, KeyRing, SessionSource, TenantSource, Trust};
+    use crate::policy::model::{ApiKey, Identity, KeyRing, NotGranted, SessionSource, TenantSource, Trust};
     use crate::units::{Agent, TenantId};
 
     const TENANT: HeaderName = HeaderName::from_static("x-tenant-id");
@@ -284,6 +284,7 @@ mod tests {
                 source("session-id", None, Some("x-parent-session-id")),
             ],
             class: vec![HeaderName::from_static("x-priority")],
+            class_not_granted: NotGranted::UseDefault,
         }
     }
 

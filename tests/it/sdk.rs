@@ -119,6 +119,9 @@ fn refusal(reason: &str, wait: Span) -> Refused {
         "unidentified" => return Refused::Unidentified("send an API key".into()),
         "malformed" => return Refused::Malformed("model is missing".into()),
         "unsupported" => return Refused::Unsupported("background: true is not supported".into()),
+        "class_not_granted" => {
+            return Refused::ClassNotGranted { wished: "vip".into(), granted: "standard".into() };
+        }
         "model_not_found" => return Refused::ModelNotFound("m".into()),
         "upstream_unreachable" => return Refused::UpstreamUnreachable("it cannot be reached".into()),
         "upstream_timed_out" => return Refused::UpstreamTimedOut("it did not answer".into()),

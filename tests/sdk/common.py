@@ -23,6 +23,7 @@ ROWS = [
     ("unidentified 0", 401, "unidentified", 1, None),
     ("malformed 0", 400, "malformed", 1, None),
     ("unsupported 0", 400, "unsupported", 1, None),
+    ("class_not_granted 0", 403, "class_not_granted", 1, None),
     ("model_not_found 0", 404, "model_not_found", 1, None),
     ("upstream_unreachable 0", 502, "upstream_unreachable", 2, OWN_BACKOFF),
     ("upstream_timed_out 0", 504, "upstream_timed_out", 2, OWN_BACKOFF),

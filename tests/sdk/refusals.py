@@ -16,6 +16,7 @@ MESSAGES = [{"role": "user", "content": "hello"}]
 OPENAI = {
     400: "BadRequestError",
     401: "AuthenticationError",
+    403: "PermissionDeniedError",
     404: "NotFoundError",
     413: "APIStatusError",
     429: "RateLimitError",

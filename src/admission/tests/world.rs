@@ -9,8 +9,8 @@ use crate::admission::{
 use crate::ledger::{Balance, Ledger, Memory};
 use crate::policy::Pattern;
 use crate::policy::model::{
-    Algorithm, Charge, Class, Cost, EffortFactors, Fairness, Fanout, Identity, Policy, Pool, QueueCaps, TenantRule,
-    TokenWeights, Trust, Unmetered, Window,
+    Algorithm, Charge, Class, Cost, EffortFactors, Fairness, Fanout, Identity, NotGranted, Policy, Pool, QueueCaps,
+    TenantRule, TokenWeights, Trust, Unmetered, Window,
 };
 use crate::units::{
     Agent, Bytes, ClassIndex, Instant, Limit, PoolIndex, Price, RequestId, SessionId, Share, Span, TenantId, TicketId,
@@ -37,7 +37,13 @@ fn token_weights() -> TokenWeights {
 /// One pool and one class, a window of one request, nothing else limited.
 pub(super) fn policy() -> Policy {
     Policy {
-        identity: Identity { tenant: Vec::new(), trust: Trust::Loopback, session: Vec::new(), class: Vec::new() },
+        identity: Identity {
+            tenant: Vec::new(),
+            trust: Trust::Loopback,
+            session: Vec::new(),
+            class: Vec::new(),
+            class_not_granted: NotGranted::UseDefault,
+        },
         cost: Cost { weights: token_weights(), models: Vec::new(), effort: EffortFactors::NEUTRAL },
         fairness: Fairness { algorithm: Algorithm::Vtc, charge: Charge::Predicted },
         classes: vec![class("standard", 0, 0.0)],

@@ -63,6 +63,21 @@ pub(super) const POOLS: &[Column] = &[
     ("QUEUED-TOKENS", "queued_tokens"),
 ];
 
+pub(super) const ACCURACY: &[Column] = &[
+    ("MODEL", "model"),
+    ("OUTPUTS", "outputs"),
+    ("ERROR", "output_error"),
+    ("BIAS", "output_bias"),
+    ("P50", "output_p50"),
+    ("P90", "output_p90"),
+    ("P99", "output_p99"),
+    ("INPUTS", "inputs"),
+    ("ERROR", "input_error"),
+    ("BIAS", "input_bias"),
+    ("COUNT-ERROR", "counted_error"),
+    ("COUNT-BIAS", "counted_bias"),
+];
+
 pub(super) const DECISIONS: &[Column] = &[
     ("DECISION", "decision"),
     ("AGE-S", "age_s"),

@@ -54,6 +54,8 @@ enum What {
     Requests,
     /// What runs, by pool.
     Pools,
+    /// How good the estimates of requests were, by model.
+    Accuracy,
     /// The latest decisions, the newest first.
     Decisions {
         /// Only this tenant's.
@@ -99,6 +101,7 @@ impl What {
             Self::Queues => Question::get("/v1/queues"),
             Self::Requests => Question::get("/v1/requests"),
             Self::Pools => Question::get("/v1/pools"),
+            Self::Accuracy => Question::get("/v1/accuracy"),
             Self::Policy => Question::get("/v1/policy"),
             Self::Sessions { tenant } => Question::get("/v1/sessions").with("tenant", tenant),
             Self::Decision { id } => Question::get("/v1/decisions/").below(id),
@@ -126,6 +129,7 @@ impl What {
             Self::Queues => Shape::Table(columns::QUEUES),
             Self::Requests => Shape::Table(columns::REQUESTS),
             Self::Pools => Shape::Table(columns::POOLS),
+            Self::Accuracy => Shape::Table(columns::ACCURACY),
             Self::Decisions { .. } => Shape::Table(columns::DECISIONS),
         }
     }

@@ -28,6 +28,9 @@ pub(crate) struct Identity {
     /// Where the wish for a class is read from. It is granted only within the classes of the tenant.
     #[schemars(length(max = 32))]
     pub(crate) class: Vec<ClassSource>,
+
+    /// What becomes of a request that wishes for a class that does not exist, or that its tenant may not use.
+    pub(crate) class_not_granted: NotGranted,
 }
 
 impl Default for Identity {
@@ -51,6 +54,7 @@ impl Default for Identity {
                 source("x-dynamo-session-id", None, Some("x-dynamo-parent-session-id")),
             ],
             class: vec![ClassSource::Header("x-priority".into())],
+            class_not_granted: NotGranted::UseDefault,
         }
     }
 }
@@ -98,6 +102,16 @@ pub(crate) struct SessionSource {
 pub(crate) enum ClassSource {
     /// A header.
     Header(String),
+}
+
+/// What becomes of a wish that is not granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum NotGranted {
+    /// The request competes in `default_class` if its tenant may use that, else in the first class of the tenant.
+    UseDefault,
+    /// The request is refused with 403 `class_not_granted`.
+    Refuse,
 }
 
 /// A listener.

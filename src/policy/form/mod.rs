@@ -17,7 +17,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub(super) use cost::{Cost, Effort, TokenWeights};
-pub(super) use identity::{ClassSource, Identity, Listener, SessionSource, TenantSource};
+pub(super) use identity::{ClassSource, Identity, Listener, NotGranted, SessionSource, TenantSource};
 pub(super) use pools::{Alias, Pool, Queue};
 pub(super) use scheduling::{Algorithm, Charge, Class, Fairness, Fanout, Tenant};
 

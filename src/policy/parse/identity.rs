@@ -7,7 +7,7 @@ use http::HeaderName;
 use crate::yaml::Mistakes;
 
 use super::super::keys::{self, KeysText};
-use super::super::model::{Identity, Listener, SessionSource, TenantSource, Trust};
+use super::super::model::{Identity, Listener, NotGranted, SessionSource, TenantSource, Trust};
 use super::{Checks, all, form, values};
 
 type ReadKeys<'read> = &'read mut dyn FnMut(&str) -> Result<KeysText, Mistakes>;
@@ -21,7 +21,11 @@ impl Checks<'_> {
         let class: Vec<&str> = form.class.iter().map(|form::ClassSource::Header(header)| &**header).collect();
         let session = self.sessions(&form.session);
         let class = self.headers("class", &class);
-        Some(Identity { tenant: tenant?, trust, session: session?, class: class? })
+        let class_not_granted = match form.class_not_granted {
+            form::NotGranted::UseDefault => NotGranted::UseDefault,
+            form::NotGranted::Refuse => NotGranted::Refuse,
+        };
+        Some(Identity { tenant: tenant?, trust, session: session?, class: class?, class_not_granted })
     }
 
     /// Notes sources that can never be asked.

@@ -102,6 +102,7 @@ fn effects() -> BTreeMap<&'static str, Effect> {
         ("identity.session[].subagent", Changes("identity: {session: [{header: x-run, subagent: x-agent}]}")),
         ("identity.session[].parent", Changes("identity: {session: [{header: x-run, parent: x-parent-run}]}")),
         ("identity.class[].header", Changes("identity: {class: [{header: x-class}]}")),
+        ("identity.class_not_granted", Changes("identity: {class_not_granted: refuse}")),
         ("cost.weights.input", Changes("cost: {weights: {input: 3}}")),
         ("cost.weights.cached_input", Changes("cost: {weights: {cached_input: 3}}")),
         ("cost.weights.cache_write", Changes("cost: {weights: {cache_write: 3}}")),

@@ -6,6 +6,8 @@
 //! kind that a dialect does not know is the upstream's to judge, and is counted as the JSON it is. Parts that hold
 //! parts (tools' results) are read one level deep, which is as deep as any API has them.
 
+use std::borrow::Cow;
+
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -135,7 +137,24 @@ impl Reader {
         self.measure(given(json).map_or(0, length));
     }
 
-    /// The same of an item, but for a member of it that is no prompt text.
+    /// Tools, of which some may run at the upstream, which then reads more than was sent.
+    pub(super) fn tools(&mut self, tools: Option<&RawValue>) {
+        #[derive(Deserialize)]
+        struct Tool<'a> {
+            #[serde(borrow, rename = "type", default)]
+            kind: Option<Cow<'a, str>>,
+        }
+        self.structured(tools);
+        let Some(raw) = given(tools) else { return };
+        // Tools that look like nothing known are the upstream's to judge.
+        let tools: Vec<Tool<'_>> = serde_json::from_str(raw.get()).unwrap_or_default();
+        let here = |kind: &str| matches!(kind, "function" | "custom");
+        if tools.iter().any(|tool| tool.kind.as_deref().is_some_and(|kind| !here(kind))) {
+            self.history_at_upstream();
+        }
+    }
+
+    /// JSON of an item, but for a member of it that is no prompt text.
     pub(super) fn structured_without(&mut self, item: &RawValue, member: Option<&RawValue>) {
         self.measure(length(item).saturating_sub(member.map_or(0, length)));
     }

@@ -81,6 +81,10 @@ pub(in crate::wire) fn read(policy: &Policy, arrival: Arrival, body: &Bytes) -> 
         Unreadable::Unsupported(what) => Refused::Unsupported(what),
     })?;
     let selection = select(policy, &caller, &parsed.call.model)?;
+    if let Some(granted) = policy.refused_wish(&caller.tenant, caller.wished_class.as_deref()) {
+        let (wished, granted) = (caller.wished_class.unwrap_or_default(), granted.join(", "));
+        return Err(Refused::ClassNotGranted { wished, granted });
+    }
     let onward = parsed.forward(body, selection.model.as_str());
     let Parsed { call, answer: form, .. } = parsed;
     let counter = InputCounter::of(selection.model.as_str());

@@ -175,6 +175,12 @@ pub(super) fn by_door(policy: &Policy, code: &str, words: &str, pool: Option<Poo
                 words.strip_prefix("no tenant: ").unwrap_or(words)
             ),
         ),
+        "class_not_granted" => (
+            Some("identity.class_not_granted".into()),
+            "A wish for a class that the tenant's rule lists under classes, no wish at all, or \
+             identity.class_not_granted: use_default, which takes no notice of such a wish."
+                .into(),
+        ),
         "model_not_found" => {
             let served: Vec<String> = policy.pools.iter().map(models).collect();
             (

@@ -51,7 +51,8 @@ both_doors! {
 }
 
 fn bounded(_: Way) -> Setup {
-    let policy = "pools: [{name: chat, models: ['served'], window: {requests: 1}, max_request_tokens: 100}]";
+    let policy = "identity: {class_not_granted: refuse}
+pools: [{name: chat, models: ['served'], window: {requests: 1}, max_request_tokens: 100}]";
     Setup { door: Door { body_most: Bytes::new(5_000), ..Door::default() }, ..Setup::policy(policy) }
 }
 
@@ -200,6 +201,8 @@ fn refusals() -> Vec<Refusal> {
         (messages, "", long(), 413, "too_large", largest),
         (chat, "", served("model", json!("other")), 404, "model_not_found", "\"other\""),
         (messages, "", served("model", json!("other")), 404, "model_not_found", "\"other\""),
+        (chat, "x-priority: vip\r\n", plain(), 403, "class_not_granted", "wish for one of standard"),
+        (messages, "x-priority: vip\r\n", plain(), 403, "class_not_granted", "wish for one of standard"),
         (chat, "", served("background", json!(true)), 400, "unsupported", "background"),
         ("/v1/responses", "", served("background", json!(true)), 400, "unsupported", "background"),
         (chat, "", served("x", json!("x".repeat(6_000))), 413, "too_large", "5000 bytes"),

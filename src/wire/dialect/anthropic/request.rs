@@ -52,7 +52,7 @@ pub(in crate::wire::dialect) fn parse(body: &Bytes) -> Result<Parsed, Unreadable
     for (at, message) in fields::batch("messages", "messages", messages)?.iter().enumerate() {
         read_message(&mut reader, &format!("messages[{at}]"), message)?;
     }
-    reader.structured(form.tools);
+    reader.tools(form.tools);
     reader.structured(form.output_config);
     let call = Call {
         model,

@@ -2,7 +2,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::parse;
-use crate::costing::{Api, Attachment, Detail, Effort, Image, PixelSize};
+use crate::costing::{Api, Attachment, Detail, Effort, History, Image, PixelSize};
 use crate::units::{self, Limit, Tokens};
 use crate::wire::dialect::{Parsed, Unreadable};
 
@@ -110,4 +110,14 @@ fn an_image_in_the_body_is_as_large_as_it_says_and_nonsense_is_no_error() {
     for nonsense in [json!({"type": "base64", "data": 7}), json!({"data": ""}), json!(null), json!([1])] {
         assert_eq!(size(nonsense.clone()), None, "{nonsense}");
     }
+}
+
+#[test]
+fn tools_that_run_at_the_upstream_add_to_what_is_read() {
+    let history = |tools: Value| read(&with("tools", tools)).call.prompt.history;
+    for here in [json!([{"name": "t"}]), json!([{"type": "custom", "name": "t"}]), json!([]), json!("odd"), json!([7])]
+    {
+        assert_eq!(history(here.clone()), History::Stated, "{here}");
+    }
+    assert_eq!(history(json!([{"name": "t"}, {"type": "web_search_20250305"}])), History::Upstream);
 }

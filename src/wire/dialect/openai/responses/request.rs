@@ -61,7 +61,7 @@ pub(in crate::wire::dialect) fn parse(body: &Bytes) -> Result<Parsed, Unreadable
     if let Some(input) = given(form.input) {
         read_input(&mut reader, input)?;
     }
-    reader.structured(form.tools);
+    reader.tools(form.tools);
     reader.structured(form.text);
     let call = Call {
         model,

@@ -2,7 +2,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::parse;
-use crate::costing::{Api, Attachment, Call, Detail, Effort, Image, PixelSize};
+use crate::costing::{Api, Attachment, Call, Detail, Effort, History, Image, PixelSize};
 use crate::units::{Limit, Tokens};
 use crate::wire::dialect::Unreadable;
 
@@ -36,6 +36,9 @@ fn what_bears_on_cost_is_read() {
     assert!(call.prompt.structured.get() < 200, "sealed reasoning is not counted by its cipher");
     let chained = read(&json!({"model": "m", "previous_response_id": "resp_1"}));
     assert_eq!(chained.prompt.messages, 0, "the history is not in the body");
+    assert_eq!((chained.prompt.history, call.prompt.history), (History::Upstream, History::Stated));
+    let search = read(&json!({"model": "m", "input": "x", "tools": [{"type": "web_search"}]}));
+    assert_eq!(search.prompt.history, History::Upstream, "what it finds is read too");
 }
 
 #[test]
