@@ -272,7 +272,6 @@ impl Life {
 
     /// Envoy says no more.
     pub(super) fn closed(&self) -> Step {
-        self.gate.decisions().left(self.decision.request, self.gate.clock().now());
         match self.stage {
             // Ending well here would let the request through.
             Stage::Deciding => Step::Fail(Status::cancelled("the request was not decided")),
@@ -307,6 +306,13 @@ impl Life {
     fn told(&self) -> Told {
         let told = Told::default().text("decision", self.decision.to_string());
         if self.tenant.is_empty() { told } else { told.text("tenant", &self.tenant) }
+    }
+}
+
+impl Drop for Life {
+    /// However the conversation ended: a request that was not decided by then has been left.
+    fn drop(&mut self) {
+        self.gate.decisions().left(self.decision.request, self.gate.clock().now());
     }
 }
 
