@@ -144,12 +144,12 @@ impl Engine {
     pub(super) fn question<'a>(&'a self, now: Instant, request: &'a Request) -> Question<'a> {
         let deadline = self.deadline(now, request);
         let pool = &self.pools[request.subject.pool.index()];
-        let (promised, all_promised) = if pool.promises.redeems(&request.subject, request.attempt, now) {
-            (Promised::default(), Promised::default())
+        let promised = if pool.promises.redeems(&request.subject, request.attempt, now) {
+            Promised::default()
         } else {
-            let subject = &request.subject;
-            (pool.promises.expected(subject, deadline), pool.promises.promised(subject, Instant::FAR))
+            pool.expected_back(request, deadline, now)
         };
+        let all_promised = pool.promises.promised(&request.subject, Instant::FAR);
         Question { now, request, deadline, pool, fanout: &self.fanout, promised, all_promised, draining: self.draining }
     }
 

@@ -164,18 +164,23 @@ impl Question<'_> {
         match displace::plan(self.pool, self.request, self.load(), self.deadline) {
             Displacement::Nobody => match self.kept_places() {
                 None => Ok(Vec::new()),
-                Some(reason) => {
-                    let class = &self.pool.tree.classes[self.request.subject.class.index()];
-                    let work = excess_of(reason, class.queued_cost) + self.all_promised.of_tenant.work;
-                    Err(Objection { reason, wait: class.drain.time_for(work, self.now).into() })
-                }
+                Some(reason) => Err(self.no_shared_place(reason)),
             },
             Displacement::These(victims) => Ok(victims),
-            Displacement::Newcomer(reason) => {
-                let class = &self.pool.tree.classes[self.request.subject.class.index()];
-                let work = excess_of(reason, class.queued_cost);
-                Err(Objection { reason, wait: class.drain.time_for(work, self.now).into() })
-            }
+            Displacement::Newcomer(reason) => Err(self.no_shared_place(reason)),
+        }
+    }
+
+    fn no_shared_place(&self, reason: Reason) -> Objection {
+        let queued = self.pool.tree.classes[self.request.subject.class.index()].queued_cost;
+        Objection { reason, wait: self.after(excess_of(reason, queued) + self.all_promised.in_class.work) }
+    }
+
+    /// When this much of the class is served, and what is promised can be kept.
+    fn after(&self, work: VirtualTokens) -> Wait {
+        match self.time_for(work) {
+            Wait::For(span) => Wait::For(span.saturating_add(promise::slack(span))),
+            other @ (Wait::Unknown | Wait::Forever) => other,
         }
     }
 
@@ -184,7 +189,7 @@ impl Question<'_> {
             if let Some(reason) = level.exceeded(self.load()) {
                 let excess = excess_of(reason, queued_cost + kept.work) + all.work - kept.work;
                 let work = self.pool.ahead(self.request, &self.all_promised).of_class(excess);
-                return Err(Objection { reason, wait: self.time_for(work) });
+                return Err(Objection { reason, wait: self.after(work) });
             }
         }
         Ok(())
@@ -212,17 +217,24 @@ impl Question<'_> {
         ]
     }
 
-    /// The shared cap that would be exceeded, were everybody of this tenant here who was told to come back.
+    /// The shared cap that would be exceeded, were everybody here who was told to come back; unless the tenant holds
+    /// no more than its share of it even then, for others' places are no reason to refuse that.
     fn kept_places(&self) -> Option<Reason> {
         if self.promised.of_tenant.load.is_empty() {
             return None;
         }
-        self.shared_levels().iter().find_map(|level| level.exceeded(self.load()))
+        let reason = self.shared_levels().iter().find_map(|level| level.exceeded(self.load()))?;
+        let Reason::QueueFull { unit, cap, asked, .. } = reason else { return Some(reason) };
+        let [_, tenant] = self.own_levels();
+        let own = tenant.level.queued.plus(tenant.level.kept).in_unit(unit).saturating_add(asked);
+        let ahead = self.pool.ahead(self.request, &self.promised);
+        let beyond = u128::from(own) * u128::from(ahead.weights) > u128::from(cap) * u128::from(ahead.weight);
+        beyond.then_some(reason)
     }
 
     fn shared_levels(&self) -> [Fullness; 2] {
         let in_class = self.pool.tree.classes[self.request.subject.class.index()].queued;
-        displace::shared_levels(self.pool, in_class, self.pool.tree.queued, self.promised.of_tenant.load)
+        displace::shared_levels(self.pool, in_class, self.pool.tree.queued, self.promised.in_class.load)
     }
 
     /// The cap of the session. Requests that name no session are no session; and of the places of a session
@@ -268,8 +280,8 @@ impl Question<'_> {
         match self.wait_found() {
             WaitFound { predicted: Some(predicted), allowed: Limit::AtMost(allowed), .. } if predicted > allowed => {
                 // Those who were told before come before, even those who may not.
-                let last = match self.time_for(self.pool.ahead(self.request, &self.all_promised).work()) {
-                    Wait::For(last) => last.saturating_add(promise::slack(last)),
+                let last = match self.after(self.pool.ahead(self.request, &self.all_promised).work()) {
+                    Wait::For(last) => last,
                     Wait::Unknown | Wait::Forever => predicted,
                 };
                 let wait = Wait::For(promise::until_bearable(last, allowed));

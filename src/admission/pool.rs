@@ -157,6 +157,14 @@ impl Pool {
             && self.tree.classes.iter().all(|class| class.contest.first().is_none())
     }
 
+    /// What a newcomer has to reckon with of the promises to others of its tenant: those that are due before its own
+    /// turn would come. Who comes later finds it gone.
+    pub(super) fn expected_back(&self, request: &Request, deadline: Instant, now: Instant) -> Promised {
+        let drain = &self.tree.classes[request.subject.class.index()].drain;
+        let turn = drain.time_for(self.queued_ahead(request).work(), now).map_or(Instant::FAR, |wait| now + wait);
+        self.promises.expected(&request.subject, deadline.min(turn))
+    }
+
     /// The work that may be served before a newcomer, and what is kept for others of its own tenant.
     pub(super) fn ahead(&self, request: &Request, promised: &Promised) -> Ahead {
         let mut ahead = self.queued_ahead(request);

@@ -6,8 +6,8 @@
 //! form a queue of their own outside the gateway, in the order in which they were given. *Formulas:*
 //!
 //! ```text
-//! for a newcomer    queued and ahead count p · what is promised, of its session and its tenant, and due within
-//!                   the time it may wait itself
+//! for a newcomer    queued and ahead count p · what is promised, of its session and its tenant, and due before its
+//!                   own turn would come, which what is queued alone says; what is due later finds it gone
 //! p                 the part of the tenant's promises that are redeemed, of late; 1/2 before anything is known
 //! told to come back now + 9/8 · (what is ahead of it, all promises included, ÷ drain rate)
 //!                   - half of what it may wait
@@ -231,7 +231,7 @@ impl Promises {
         };
         let Promised { in_class, of_tenant: tenant, of_session: session } = self.promised(subject, by);
         let part = of_tenant.redeemed;
-        Promised { in_class, of_tenant: tenant.times(part), of_session: session.times(part) }
+        Promised { in_class: in_class.times(part), of_tenant: tenant.times(part), of_session: session.times(part) }
     }
 
     /// All that is promised to the tenant and the session of a request, and due by then.

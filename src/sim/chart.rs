@@ -237,7 +237,7 @@ mod tests {
             predicted: None,
             charged: Some(VirtualTokens::whole(charged)),
             retry_after: None,
-            attempt: 0,
+            heeded: false,
         }
     }
 

@@ -37,6 +37,8 @@ pub struct Demand {
     pub fate: Fate,
     /// Which try this is; 0 is the first.
     pub attempt: u32,
+    /// Whether it came back at the time it was told to.
+    pub heeded: bool,
     /// How many times its client tries again when refused, waiting each time as long as it is told.
     pub retries: u32,
 }
@@ -70,6 +72,7 @@ impl Demand {
             effort: Effort::Unstated,
             fate: Fate::Patient,
             attempt: 0,
+            heeded: false,
             retries: 0,
         }
     }
@@ -84,7 +87,12 @@ impl Demand {
         let own = || Span::from_secs_f64((0.5 * f64::from(self.attempt).exp2()).min(8.0));
         let wait = told.unwrap_or_else(own);
         let willing = self.attempt < self.retries && wait <= Self::LONGEST_WAIT;
-        willing.then(|| Self { arrival: refused + wait, attempt: self.attempt + 1, ..self.clone() })
+        willing.then(|| Self {
+            arrival: refused + wait,
+            attempt: self.attempt + 1,
+            heeded: told.is_some(),
+            ..self.clone()
+        })
     }
 
     /// The longest wait that is not refused with the word not to retry.

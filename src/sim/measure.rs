@@ -313,7 +313,7 @@ mod tests {
             predicted: None,
             charged: None,
             retry_after: None,
-            attempt: 0,
+            heeded: false,
         }
     }
 

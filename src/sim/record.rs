@@ -69,8 +69,8 @@ pub struct Record {
     pub charged: Option<VirtualTokens>,
     /// How long a refused client was told to wait.
     pub retry_after: Option<Span>,
-    /// Which try this was; 0 is the first.
-    pub attempt: u32,
+    /// Whether it came back at the time it was told to after a refusal.
+    pub heeded: bool,
 }
 
 /// The columns of `requests.csv`.
@@ -156,7 +156,7 @@ mod tests {
             predicted: Some(Tokens::new(256)),
             charged: None,
             retry_after: None,
-            attempt: 0,
+            heeded: false,
         };
         let mut out = Vec::new();
         write_csv(&[record], &mut out).expect("written");

@@ -215,6 +215,7 @@ impl Row<'_, '_> {
             effort: effort?.unwrap_or_default(),
             fate: Fate::Patient,
             attempt: 0,
+            heeded: false,
             retries: 0,
         })
     }

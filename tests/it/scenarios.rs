@@ -71,7 +71,7 @@ enum Expectation {
         reason: Option<String>,
         is: Bounds,
     },
-    /// Of the attempts of a tenant that followed a refusal, the part that was let through.
+    /// Of the requests of a tenant that came back when they were told to, the part that was let through.
     LetInOnReturn {
         tenant: String,
         /// Only those that arrived in this stretch of time.
@@ -187,7 +187,7 @@ impl Verdict<'_> {
                 let at = Instant::from_secs_f64;
                 let within = at(*from_s)..at(*until_s);
                 let back: Vec<_> =
-                    self.of(tenant).filter(|record| record.attempt > 0 && within.contains(&record.arrival)).collect();
+                    self.of(tenant).filter(|record| record.heeded && within.contains(&record.arrival)).collect();
                 let let_in = back.iter().filter(|record| record.dispatched.is_some()).count();
                 if back.len() < 50 {
                     return vec![format!("only {} of {tenant} came back, too few to say anything", back.len())];

@@ -493,6 +493,6 @@ fn blank(demand: &Demand, id: u64) -> Record {
         predicted: None,
         charged: None,
         retry_after: None,
-        attempt: demand.attempt,
+        heeded: demand.heeded,
     }
 }
