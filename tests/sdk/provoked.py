@@ -55,6 +55,8 @@ def both(openai_kind, anthropic_kind, status, code, *, key="sk-acme", **more):
 
 def limits():
     both("AuthenticationError", "AuthenticationError", 401, "unidentified", key="sk-wrong")
+    vip = {"x-priority": "vip"}
+    both("PermissionDeniedError", "PermissionDeniedError", 403, "class_not_granted", extra_headers=vip)
     both("NotFoundError", "NotFoundError", 404, "model_not_found", model="other")
     both("APIStatusError", "ContentTooLargeError", 413, "too_large", messages=LONG)
     both("APIStatusError", "ContentTooLargeError", 413, "too_large", messages=HUGE)
