@@ -124,6 +124,14 @@ async fn whoever_expires_or_is_displaced_is_told_what_it_waited_for() {
     assert!((found["refusal"]["waited_s"].as_f64().expect("it waited") - 0.04).abs() < 0.03, "{found:#}");
     assert_eq!(found["on_arrival"]["verdict"], "queued");
 
+    let mut hasty = waiting(&gateway, "x-stainless-read-timeout: 0.04\r\n", 1).await;
+    let answer = hasty.answer().await;
+    answer.refusal(429, "expired");
+    let found = decision(&gateway, &answer).await;
+    let advice = words(&found, "what_would_have_let_it_in");
+    assert!(advice.contains("the client's own time limit (x-stainless-read-timeout"), "{advice}");
+    assert_eq!(found["request"]["waits_for_answer_s"], 0.04);
+
     // The latest of whoever holds most for its weight leaves: here the one of the two that has no deadline.
     let heavy = "x-tenant-id: heavy\r\n";
     let mut displaced = waiting(&gateway, heavy, 1).await;

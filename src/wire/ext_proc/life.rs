@@ -222,6 +222,7 @@ impl Life {
         }
         let mut set = HeaderMap::new();
         answer::mark_admitted(&mut set, self.decision, admitted.waited());
+        answer::tell_left(&mut set, &admitted.left());
         let mut meter = admitted.meter(head.status, &head.headers);
         if meter.shortens() {
             // What is hidden makes it shorter than the upstream said.
@@ -271,7 +272,6 @@ impl Life {
 
     /// Envoy says no more.
     pub(super) fn closed(&self) -> Step {
-        self.gate.decisions().left(self.decision.request, self.gate.clock().now());
         match self.stage {
             // Ending well here would let the request through.
             Stage::Deciding => Step::Fail(Status::cancelled("the request was not decided")),
@@ -306,6 +306,13 @@ impl Life {
     fn told(&self) -> Told {
         let told = Told::default().text("decision", self.decision.to_string());
         if self.tenant.is_empty() { told } else { told.text("tenant", &self.tenant) }
+    }
+}
+
+impl Drop for Life {
+    /// However the conversation ended: a request that was not decided by then has been left.
+    fn drop(&mut self) {
+        self.gate.decisions().left(self.decision.request, self.gate.clock().now());
     }
 }
 
