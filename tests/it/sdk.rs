@@ -114,7 +114,7 @@ fn limits() -> Setup {
     use sha2::Digest as _;
     let hex: String = sha2::Sha256::digest(b"sk-acme").iter().map(|byte| format!("{byte:02x}")).collect();
     let files = vec![("keys.yaml", format!("keys: [{{sha256: {hex}, tenant: acme}}]\n"))];
-    let policy = "identity: {tenant: [{api_key: keys.yaml}]}\n\
+    let policy = "identity: {tenant: [{api_key: keys.yaml}], class_not_granted: refuse}\n\
         pools: [{name: chat, models: ['demo'], window: {requests: 1}, queue: {requests: 1}, max_request_tokens: 400}]";
     Setup { door: Door { body_most: Bytes::new(5_000), ..Door::default() }, files, ..Setup::policy(policy) }
 }

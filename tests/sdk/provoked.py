@@ -3,6 +3,7 @@
 Run by tests/it/sdk.rs with the gateway's address and the name of what it was set up to refuse.
 """
 
+import functools
 import sys
 
 import anthropic
@@ -14,10 +15,12 @@ LONG = [{"role": "user", "content": "hello " * 600}]
 HUGE = [{"role": "user", "content": "x" * 8000}]
 
 
+@functools.cache
 def of_openai(key="sk-acme"):
     return openai.OpenAI(base_url=f"{URL}/v1", api_key=key, max_retries=0)
 
 
+@functools.cache
 def of_anthropic(key="sk-acme"):
     return anthropic.Anthropic(base_url=URL, api_key=key, max_retries=0)
 
@@ -55,6 +58,8 @@ def both(openai_kind, anthropic_kind, status, code, *, key="sk-acme", **more):
 
 def limits():
     both("AuthenticationError", "AuthenticationError", 401, "unidentified", key="sk-wrong")
+    vip = {"x-priority": "vip"}
+    both("PermissionDeniedError", "PermissionDeniedError", 403, "class_not_granted", extra_headers=vip)
     both("NotFoundError", "NotFoundError", 404, "model_not_found", model="other")
     both("APIStatusError", "ContentTooLargeError", 413, "too_large", messages=LONG)
     both("APIStatusError", "ContentTooLargeError", 413, "too_large", messages=HUGE)

@@ -36,6 +36,7 @@ identity:
   tenant: [{api_key: keys.yaml}, {header: x-tenant-id}, {fallback: anonymous}]
   trust: [proxy, grpc]
   class: [{header: x-priority}]
+  class_not_granted: RULE
 classes: [{name: fast, rank: 0}, {name: standard, rank: 1, min_share: 20%}, {name: batch, rank: 2}]
 default_class: standard
 tenants:
@@ -52,6 +53,22 @@ pools:
   - {name: small, models: ['m*'], window: {requests: 2}, queue: {requests: 4}}
 fanout: {per_session: 2}
 ";
+
+/// In what two tapes differ beside their calls.
+#[derive(Clone, Copy, Debug)]
+struct Rules {
+    /// What becomes of a path that is not metered.
+    unmetered: &'static str,
+    /// What becomes of a wish for a class that is not granted.
+    class_not_granted: &'static str,
+}
+
+impl Rules {
+    fn policy(self) -> String {
+        let Self { unmetered, class_not_granted } = self;
+        format!("version: 1\nunmetered: {unmetered}\n{}", POLICY.replace("RULE", class_not_granted))
+    }
+}
 
 /// How long all of a tape may take, in real time.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -203,13 +220,13 @@ impl<D: Door> Player<D> {
 }
 
 /// What each gateway of a comparison begins with, the numbers of its decisions too.
-fn gate(unmetered: &str) -> Gate {
+fn gate(rules: Rules) -> Gate {
     let folder = tempfile::tempdir().expect("a folder for a test");
     let key: String = sha2::Sha256::digest(b"sk-acme").iter().map(|byte| format!("{byte:02x}")).collect();
     let path = folder.path().join("policy.yaml");
     std::fs::write(folder.path().join("keys.yaml"), format!("keys: [{{sha256: {key}, tenant: acme}}]\n"))
         .expect("a file");
-    std::fs::write(&path, format!("version: 1\nunmetered: {unmetered}\n{POLICY}")).expect("a file");
+    std::fs::write(&path, rules.policy()).expect("a file");
     let policy = Arc::new(policy::load(&path).unwrap_or_else(|mistakes| panic!("{mistakes}")));
     let metrics = Metrics::new(policy.clone()).expect("valid metrics");
     let decisions = Decisions::new(Keep { most: 100, bytes: Bytes::new(1_000_000) });
@@ -233,8 +250,8 @@ async fn grpc(gate: &Gate) -> SocketAddr {
     address
 }
 
-async fn by_proxy(tape: &[Call], unmetered: &str) -> Vec<String> {
-    let gate = gate(unmetered);
+async fn by_proxy(tape: &[Call], rules: Rules) -> Vec<String> {
+    let gate = gate(rules);
     let upstream = Upstream::start().await;
     let uri: ::http::Uri = upstream.url().parse().expect("an address");
     let to = ProxyUpstream::new(gate.policy(), Some(&uri)).expect("upstreams");
@@ -244,14 +261,14 @@ async fn by_proxy(tape: &[Call], unmetered: &str) -> Vec<String> {
     play(gate, Http::new(address, upstream), tape).await
 }
 
-async fn by_grpc(tape: &[Call], unmetered: &str) -> Vec<String> {
-    let gate = gate(unmetered);
+async fn by_grpc(tape: &[Call], rules: Rules) -> Vec<String> {
+    let gate = gate(rules);
     let address = grpc(&gate).await;
     play(gate, Grpc::new(address), tape).await
 }
 
-async fn by_envoy(tape: &[Call], unmetered: &str) -> Option<Vec<String>> {
-    let gate = gate(unmetered);
+async fn by_envoy(tape: &[Call], rules: Rules) -> Option<Vec<String>> {
+    let gate = gate(rules);
     let upstream = Upstream::start().await;
     let front = Front::asking(grpc(&gate).await, upstream.address(), |config| config).await?;
     Some(play(gate, Http::new(front.address(), upstream), tape).await)
@@ -299,30 +316,33 @@ const CALLS: usize = 2_000;
 /// So many of each half go through a real Envoy too.
 const FRONTED: usize = 100;
 
-async fn equal_at_every_door(seed: u64, unmetered: &str) {
+async fn equal_at_every_door(seed: u64, rules: Rules) {
     let tape = recorded(seed, CALLS / 2);
-    let proxied = by_proxy(&tape, unmetered).await;
-    compare(&proxied, &by_grpc(&tape, unmetered).await, "by the gRPC service");
+    let proxied = by_proxy(&tape, rules).await;
+    compare(&proxied, &by_grpc(&tape, rules).await, "by the gRPC service");
     let told = proxied.concat();
     for reason in ["queue_full", "too_large", "unidentified", "malformed", "model_not_found", "unsupported", "expired"]
     {
         assert!(told.contains(&format!("tallygate_{reason}")), "the tape is too tame: no {reason}");
     }
+    assert_eq!(told.contains("tallygate_class_not_granted"), rules.class_not_granted == "refuse");
     for state in ["InFlight", "Queued", "text/event-stream", "session: Some"] {
         assert!(told.contains(state), "the tape is too tame: no {state}");
     }
     let part = &tape[..FRONTED];
-    if let Some(fronted) = by_envoy(part, unmetered).await {
-        compare(&by_proxy(part, unmetered).await, &fronted, "by Envoy");
+    if let Some(fronted) = by_envoy(part, rules).await {
+        compare(&by_proxy(part, rules).await, &fronted, "by Envoy");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn recorded_calls_are_equal_at_every_door() {
-    on_a_frozen_clock(equal_at_every_door(1, "refuse")).await;
+    let rules = Rules { unmetered: "refuse", class_not_granted: "use_default" };
+    on_a_frozen_clock(equal_at_every_door(1, rules)).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn recorded_calls_are_equal_at_every_door_where_other_paths_pass() {
-    on_a_frozen_clock(equal_at_every_door(2, "pass")).await;
+async fn recorded_calls_are_equal_at_every_door_where_other_paths_pass_and_wishes_are_refused() {
+    let rules = Rules { unmetered: "pass", class_not_granted: "refuse" };
+    on_a_frozen_clock(equal_at_every_door(2, rules)).await;
 }
