@@ -5,7 +5,7 @@
 //! 25 MB bodies on their way than may be held. `docs/limits.md` quotes what it prints.
 
 #![expect(clippy::print_stdout, reason = "this prints its result")]
-#![expect(clippy::disallowed_methods, reason = "the process that is watched says nothing when it is done")]
+#![expect(clippy::disallowed_methods, reason = "it polls another process, and has no worker to block")]
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};

@@ -310,6 +310,7 @@ impl Engine {
             request: request.id,
             dispatched_at: self.now,
             waited: self.now.since(arrived_at),
+            left: self.fanout.left(&request.subject, 1),
         };
         let charge = match self.policy.fairness.charge {
             Charge::Predicted => cost,

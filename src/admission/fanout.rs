@@ -52,6 +52,24 @@ pub struct FanoutFound {
     pub waits_for_own: bool,
 }
 
+/// How many more requests of a tenant and a session may be in flight, where caps are set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Left {
+    /// Of the tenant, over all pools and classes.
+    pub tenant: Option<Quota>,
+    /// Of the session, where it names one.
+    pub session: Option<Quota>,
+}
+
+/// A cap on requests in flight, and what is left of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// How many may be in flight at once.
+    pub cap: u32,
+    /// How many more may be now.
+    pub left: u32,
+}
+
 /// Requests in flight by tenant and session, against their caps.
 #[derive(Debug)]
 pub(super) struct Fanout {
@@ -93,6 +111,19 @@ impl Fanout {
 
     pub(super) fn blocks_tenant(&self, tenant: &TenantId) -> bool {
         self.caps.per_tenant.is_limited() && !may_add(self.caps.per_tenant, self.tenants.get(tenant))
+    }
+
+    /// How many more may be in flight, once so many more are.
+    pub(super) fn left(&self, subject: &Subject, more: u32) -> Left {
+        let quota = |cap: Limit<u32>, in_flight: u32| {
+            cap.cap().map(|cap| Quota { cap, left: cap.saturating_sub(in_flight.saturating_add(more)) })
+        };
+        let tenant = self.tenants.get(&subject.tenant).copied().unwrap_or_default();
+        let session = subject.session.as_ref().and_then(|session| {
+            let in_flight = self.sessions.get(&(subject.tenant.clone(), session.clone())).copied();
+            quota(self.caps.per_session, in_flight.unwrap_or_default().all)
+        });
+        Left { tenant: quota(self.caps.per_tenant, tenant), session }
     }
 
     /// Whom of a session there is room for.

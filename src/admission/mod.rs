@@ -66,7 +66,7 @@ pub use effect::{Effect, Verdict};
 pub use engine::{Engine, Options};
 pub use event::Event;
 pub use explain::{Explanation, Finding, Prospect, QueueFound, Until};
-pub use fanout::{FanoutFound, SessionRunning, TenantRunning};
+pub use fanout::{FanoutFound, Left, Quota, SessionRunning, TenantRunning};
 pub use input::Input;
 pub use order::{Gate, Objection, Size, Wait, WaitFound};
 pub use pool::{Slots, Turn};

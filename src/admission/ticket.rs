@@ -5,6 +5,8 @@
 
 use crate::units::{Instant, RequestId, Span, TicketId, Usage};
 
+use super::fanout::Left;
+
 /// Leave to send one request upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ticket {
@@ -16,6 +18,8 @@ pub struct Ticket {
     pub dispatched_at: Instant,
     /// How long it had waited.
     pub waited: Span,
+    /// How many more of its tenant and session may be in flight beside it.
+    pub left: Left,
 }
 
 /// How a ticket's life ended.

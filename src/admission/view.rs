@@ -6,6 +6,7 @@ use crate::units::{
 };
 
 use super::engine::Engine;
+use super::fanout::Left;
 use super::pool::Pool;
 use super::request::Subject;
 use super::tree::Waiting;
@@ -198,6 +199,12 @@ impl Engine {
             peak_in_flight: pool.window.peak(),
         });
         views.collect()
+    }
+
+    /// How many more requests of a tenant and a session may be in flight now.
+    #[must_use]
+    pub fn left(&self, subject: &Subject) -> Left {
+        self.fanout.left(subject, 0)
     }
 
     /// Every request queued or in flight, in order of its id.

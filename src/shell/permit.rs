@@ -4,7 +4,7 @@
 //! path (the client left, the handler panicked, the connection broke), and then as aborted with what was counted so
 //! far. One that was dropped before anything was sent upstream costs nothing, since nothing was produced.
 
-use crate::admission::{Ending, Outcome, Reported, Ticket};
+use crate::admission::{Ending, Left, Outcome, Reported, Ticket};
 use crate::units::{PoolIndex, Span, Tokens, Usage, VirtualTokens};
 
 use super::gate::Gate;
@@ -42,6 +42,12 @@ impl Permit {
     #[must_use]
     pub fn waited(&self) -> Span {
         self.ticket.waited
+    }
+
+    /// How many more of its tenant and session may be in flight beside it.
+    #[must_use]
+    pub fn left(&self) -> Left {
+        self.ticket.left
     }
 
     /// What the request is expected to use.

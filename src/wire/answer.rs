@@ -21,7 +21,7 @@
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{Response, StatusCode};
 
-use crate::admission::{Reason, Refusal, Retry};
+use crate::admission::{Left, Reason, Refusal, Retry};
 use crate::units::{Bytes, DecisionId, Instant, Span};
 
 use super::dialect::{ErrorBody, Voice};
@@ -32,6 +32,9 @@ pub const DECISION: HeaderName = HeaderName::from_static("x-tallygate-decision")
 pub const REASON: HeaderName = HeaderName::from_static("x-tallygate-reason");
 /// How long an admitted request waited, in milliseconds.
 pub const QUEUE_MS: HeaderName = HeaderName::from_static("x-tallygate-queue-ms");
+/// The caps on what may be in flight, and what is left of them.
+const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
@@ -251,6 +254,21 @@ pub fn mark_admitted(headers: &mut HeaderMap, decision: DecisionId, waited: Span
     headers.insert(QUEUE_MS, header(&waited.as_millis_up()));
 }
 
+/// Tells how many more requests may be in flight, where caps are set: the IETF draft's `RateLimit-Policy` and
+/// `RateLimit`, whose quota unit `concurrent-requests` is registered for this.
+pub fn tell_left(headers: &mut HeaderMap, left: &Left) {
+    let quotas = [("tenant", left.tenant), ("session", left.session)];
+    let quotas = || quotas.iter().filter_map(|(name, quota)| Some((name, (*quota)?)));
+    if quotas().next().is_none() {
+        return;
+    }
+    let join = |items: Vec<String>| HeaderValue::try_from(items.join(", ")).expect("names and digits are legal");
+    let policy = quotas().map(|(name, quota)| format!("\"{name}\";q={};qu=\"concurrent-requests\"", quota.cap));
+    let standing = quotas().map(|(name, quota)| format!("\"{name}\";r={}", quota.left));
+    headers.insert(RATE_LIMIT_POLICY, join(policy.collect()));
+    headers.insert(RATE_LIMIT, join(standing.collect()));
+}
+
 /// The unknown wait and up to half as much more. Refused requests come in bursts, and each gets another number.
 fn guess(decision: DecisionId) -> Span {
     let base = UNKNOWN_WAIT.as_nanos();
@@ -270,8 +288,8 @@ mod tests {
     use http::StatusCode;
     use serde_json::Value;
 
-    use super::{Refused, UNKNOWN_WAIT, Voice, guess};
-    use crate::admission::{Level, Reason, Refusal, Retry, Subject, Unit};
+    use super::{HeaderMap, Left, Refused, UNKNOWN_WAIT, Voice, guess, tell_left};
+    use crate::admission::{Level, Quota, Reason, Refusal, Retry, Subject, Unit};
     use crate::units::{Bytes, ClassIndex, DecisionId, Instant, PoolIndex, RequestId, Span, TenantId, Tokens};
 
     const NOW: Instant = Instant::from_nanos(1_000_000_000_000);
@@ -362,6 +380,23 @@ mod tests {
         let (_, headers, _) = wait(0);
         assert_eq!(headers[1..3], [Some("1".into()), Some("1".into())]);
         assert_eq!(answer(&core(queue_full(), Retry::At(Instant::EPOCH))).1[1], Some("1".into()), "already past");
+    }
+
+    #[test]
+    fn what_is_left_in_flight_is_told_where_a_cap_is_set() {
+        let told = |tenant: Option<Quota>, session: Option<Quota>| {
+            let mut headers = HeaderMap::new();
+            tell_left(&mut headers, &Left { tenant, session });
+            ["ratelimit-policy", "ratelimit"]
+                .map(|name| headers.get(name).map(|value| value.to_str().unwrap().to_owned()))
+        };
+        assert_eq!(told(None, None), [None, None]);
+        let (tenant, session) = (Quota { cap: 64, left: 12 }, Quota { cap: 8, left: 0 });
+        let policy = r#""tenant";q=64;qu="concurrent-requests", "session";q=8;qu="concurrent-requests""#;
+        assert_eq!(
+            told(Some(tenant), Some(session)),
+            [policy, r#""tenant";r=12, "session";r=0"#].map(|text| Some(text.into()))
+        );
     }
 
     #[test]

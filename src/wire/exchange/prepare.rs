@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
-use crate::admission::{Ending, Outcome, Reported};
+use crate::admission::{Ending, Left, Outcome, Reported};
 use crate::costing::{Encoding, InputCounter};
 use crate::policy::Policy;
 use crate::policy::model::{Caller, Selection};
@@ -138,6 +138,11 @@ impl Admitted {
     /// How long it had waited.
     pub(in crate::wire) fn waited(&self) -> Span {
         self.permit.waited()
+    }
+
+    /// How many more of its tenant and session may be in flight beside it.
+    pub(in crate::wire) fn left(&self) -> Left {
+        self.permit.left()
     }
 
     /// It goes upstream now; from here on it costs something.

@@ -10,7 +10,7 @@ use crate::policy::model::Listener;
 use crate::shell::Gate;
 use crate::units::DecisionId;
 
-use super::super::answer::Refused;
+use super::super::answer::{Refused, tell_left};
 use super::super::dialect::Voice;
 use super::super::identity::Identified;
 
@@ -46,7 +46,12 @@ pub(in crate::wire) fn refuse(gate: &Gate, decision: DecisionId, voice: Voice, r
         gate.metrics().rejected(code);
         tracing::debug!(target: "tallygate::decision", %decision, reason = code, "answered by the door");
     }
-    let answer = refused.answer(decision, now, voice);
+    let mut answer = refused.answer(decision, now, voice);
+    if let Refused::ByCore(refusal) = refused
+        && let Ok(left) = gate.look(|seen| seen.engine.left(&refusal.subject))
+    {
+        tell_left(answer.headers_mut(), &left);
+    }
     let (words, retry_after) = (refused.words().into(), refused.told_wait(decision, now));
     let answered = Answered { at: now, status: answer.status(), code, words, retry_after };
     gate.decisions().answered(decision.request, answered);

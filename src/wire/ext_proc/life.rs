@@ -222,6 +222,7 @@ impl Life {
         }
         let mut set = HeaderMap::new();
         answer::mark_admitted(&mut set, self.decision, admitted.waited());
+        answer::tell_left(&mut set, &admitted.left());
         let mut meter = admitted.meter(head.status, &head.headers);
         if meter.shortens() {
             // What is hidden makes it shorter than the upstream said.
@@ -321,5 +322,7 @@ fn misconfigured(problem: &str) -> Step {
     Step::Fail(Status::failed_precondition(problem))
 }
 
+#[cfg(test)]
+mod streams;
 #[cfg(test)]
 mod tests;

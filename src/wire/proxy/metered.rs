@@ -54,6 +54,7 @@ impl Proxy {
         let framing = Framing::of(&head);
         headers::clean_answer(&mut head.headers);
         answer::mark_admitted(&mut head.headers, decision, admitted.waited());
+        answer::tell_left(&mut head.headers, &admitted.left());
         let meter = admitted.meter(head.status, &head.headers);
         if meter.shortens() {
             // What is hidden makes it shorter than the upstream said.

@@ -1,5 +1,7 @@
 //! Sessions and their sub-agents at the doors: who they are is in headers, and their caps hold.
 
+use serde_json::json;
+
 use super::chat;
 use crate::door::{Client, Exchange, Setup, Stage, both_doors, cases};
 
@@ -13,6 +15,11 @@ both_doors! {
     [a_session_says_nothing_about_another_tenants_session_of_the_same_name]
 }
 
+both_doors! {
+    told, |_| Setup::policy("fanout: {per_session: 2, per_tenant: 9}\npools: [{name: chat, models: ['*'], max_request_tokens: 100}]"),
+    [answers_tell_what_is_left_in_flight]
+}
+
 const CLAUDE: (&str, &str) =
     ("x-claude-code-session-id: s1\r\n", "x-claude-code-session-id: s1\r\nx-claude-code-agent-id: a1\r\n");
 const CODEX: (&str, &str) = ("session-id: s1\r\n", "session-id: s1\r\nx-codex-parent-thread-id: t1\r\n");
@@ -24,6 +31,24 @@ async fn done(mut exchange: Exchange, client: &mut Client) {
     let usage = r#"{"usage":{"prompt_tokens":5,"completion_tokens":5}}"#;
     exchange.answer("200 OK", usage).await;
     assert_eq!(client.answer().await.status, 200);
+}
+
+async fn answers_tell_what_is_left_in_flight(stage: &mut Stage) {
+    let mut client = stage.client().await;
+    for (headers, left) in [("x-session-id: s1\r\n", r#""tenant";r=8, "session";r=1"#), ("", r#""tenant";r=8"#)] {
+        client.chat(headers, &chat(false)).await;
+        let mut exchange = stage.upstream.next().await;
+        exchange.answer("200 OK", r#"{"usage":{"prompt_tokens":5,"completion_tokens":5}}"#).await;
+        let answer = client.answer().await;
+        assert_eq!((answer.status, answer.header("ratelimit")), (200, left));
+    }
+    let hopeless = json!({"model": "gpt-4o", "messages": [{"role": "user", "content": "hello ".repeat(200)}]});
+    client.chat("x-session-id: s1\r\n", &hopeless).await;
+    let answer = client.answer().await;
+    answer.refusal(413, "too_large");
+    assert_eq!(answer.header("ratelimit"), r#""tenant";r=9, "session";r=2"#);
+    let policy = r#""tenant";q=9;qu="concurrent-requests", "session";q=2;qu="concurrent-requests""#;
+    assert_eq!(answer.header("ratelimit-policy"), policy);
 }
 
 async fn one_slot_of_a_session_stays_for_its_lead_whatever_its_agents_are_called(stage: &mut Stage) {

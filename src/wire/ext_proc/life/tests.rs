@@ -19,22 +19,25 @@ const BODY: &str = r#"{"model": "m", "stream": true, "messages": [{"role": "user
 const USAGE: &str = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":11,\"completion_tokens\":6}}\n\n";
 
 fn gate() -> Gate {
-    let text = "version: 1\npools: [{name: chat, models: ['*'], window: {requests: 1}}]\n";
+    gate_of("version: 1\npools: [{name: chat, models: ['*'], window: {requests: 1}}]\n")
+}
+
+pub(super) fn gate_of(text: &str) -> Gate {
     let policy = Arc::new(policy::parse("test", text, |file| panic!("no {file}")).expect("a valid policy"));
     let metrics = Metrics::new(policy.clone()).expect("valid metrics");
     let decisions = Decisions::new(Keep { most: 100, bytes: units::Bytes::new(1_000_000) });
     Gate::start(policy, metrics, decisions, 1, 7)
 }
 
-fn life(gate: &Gate) -> Life {
+pub(super) fn life(gate: &Gate) -> Life {
     Life::new(gate.clone(), Arc::new(Door::default()), false)
 }
 
-fn ask(request: Asked) -> ProcessingRequest {
+pub(super) fn ask(request: Asked) -> ProcessingRequest {
     ProcessingRequest { request: Some(request), ..Default::default() }
 }
 
-fn headers(pairs: &[(&str, &str)]) -> HttpHeaders {
+pub(super) fn headers(pairs: &[(&str, &str)]) -> HttpHeaders {
     let header = |(key, value): &(&str, &str)| core::HeaderValue {
         key: (*key).to_owned(),
         value: String::new(),
@@ -48,7 +51,7 @@ fn request_headers() -> ProcessingRequest {
     ask(Asked::RequestHeaders(headers(&[(":method", "POST"), (":path", "/v1/chat/completions?x=1")])))
 }
 
-fn body(text: &str, end_of_stream: bool) -> HttpBody {
+pub(super) fn body(text: &str, end_of_stream: bool) -> HttpBody {
     HttpBody { body: text.as_bytes().to_owned(), end_of_stream, ..Default::default() }
 }
 
@@ -56,7 +59,7 @@ fn request_body() -> ProcessingRequest {
     ask(Asked::RequestBody(body(BODY, true)))
 }
 
-fn answer(step: Step) -> ProcessingResponse {
+pub(super) fn answer(step: Step) -> ProcessingResponse {
     match step {
         Step::Answer(answer) => *answer,
         other => panic!("an answer, not {other:?}"),
@@ -65,15 +68,25 @@ fn answer(step: Step) -> ProcessingResponse {
 
 /// Takes a request up to where it goes on.
 async fn sent(gate: &Gate, life: &mut Life) -> ProcessingResponse {
-    answer(life.on(request_headers()));
-    let Step::Decide(undecided) = life.on(request_body()) else { panic!("it is to be decided") };
+    sends(gate, life, request_headers(), request_body()).await
+}
+
+/// Takes a request of this head and body up to where it goes on.
+pub(super) async fn sends(
+    gate: &Gate,
+    life: &mut Life,
+    head: ProcessingRequest,
+    body: ProcessingRequest,
+) -> ProcessingResponse {
+    answer(life.on(head));
+    let Step::Decide(undecided) = life.on(body) else { panic!("it is to be decided") };
     let bytes = units::Bytes::new(1024 * 1024);
     let verdict = undecided.decide(gate.clone(), Memory::new(bytes, bytes)).await;
     answer(life.decided(verdict))
 }
 
 /// The body an answer puts in place of what came.
-fn replaced(response: ProcessingResponse) -> Option<Bytes> {
+pub(super) fn replaced(response: ProcessingResponse) -> Option<Bytes> {
     let common = match response.response? {
         Said::RequestBody(said) | Said::ResponseBody(said) => said.response?,
         other => panic!("an answer to a body, not {other:?}"),
