@@ -260,6 +260,22 @@ async fn an_unknown_key_says_where_keys_are_added() {
 }
 
 #[tokio::test]
+async fn a_wish_that_is_not_granted_names_the_key_that_refuses_it() {
+    let upstream = Upstream::start().await;
+    let gateway = Setup::policy("identity: {class_not_granted: refuse}").start(&upstream.url()).await;
+    let mut client = gateway.client().await;
+    client.chat("x-priority: vip\r\n", &chat(true)).await;
+    let answer = client.answer().await;
+    answer.refusal(403, "class_not_granted");
+    let found = decision(&gateway, &answer).await;
+    agrees(&found, &answer, "class_not_granted");
+    assert_eq!(
+        (&found["key"], &found["caller"]["wished_class"]),
+        (&json!("identity.class_not_granted"), &json!("vip"))
+    );
+}
+
+#[tokio::test]
 async fn draining_and_failing_upstreams_are_told_apart_from_limits() {
     let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("an address").local_addr().expect("bound");
     let gateway = Setup::default().start(&format!("http://{closed}")).await;

@@ -229,3 +229,26 @@ fn models(pool: &crate::policy::model::Pool) -> String {
     }
     format!("{} in pool {}", names.join(", "), pool.name)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::by_door;
+    use crate::policy;
+
+    /// What the core refuses with; its advice is made from the reason itself.
+    const OF_THE_CORE: [&str; 2] = ["wait_too_long", "draining"];
+
+    #[test]
+    fn every_reason_that_the_readme_tells_has_advice_of_its_own() {
+        let policy = policy::parse("p", "version: 1\n", |_| panic!("no keys")).expect("valid");
+        let readme = include_str!("../../../README.md");
+        let (_, list) = readme.split_once("The reasons are ").expect("a list of the reasons");
+        let (list, _) = list.split_once(". ").expect("which ends");
+        let advice = |code: &str| by_door(&policy, code, "", None).words;
+        let fault = advice("internal");
+        let codes = list.split('`').skip(1).step_by(2).filter(|code| !OF_THE_CORE.contains(code));
+        for code in codes.filter(|code| *code != "internal") {
+            assert_ne!(advice(code), fault, "{code} is no fault of the gateway's");
+        }
+    }
+}
