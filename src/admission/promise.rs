@@ -22,7 +22,8 @@
 //! a place from the forger's own session. *Bound:* [`MOST`] promises in a pool and [`MOST_OF_A_TENANT`] of one tenant
 //! and class, none of them longer than [`LONGEST`], the wait beyond which clients are told not to return; one that is
 //! not redeemed lapses [`GRACE`] after its time. *At idle* nothing is kept from anybody: what need not wait is never
-//! refused, and a tenant whose clients do not come back soon keeps no room for them. *Never* holds a slot: the engine
+//! refused, a tenant whose clients do not come back soon keeps no room for them, and nothing is promised to what no
+//! queue could hold. *Never* holds a slot: the engine
 //! does not wait for those who were told to come back.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,0 +1,43 @@
+//! What is kept for those who were told to come back, and what it must never keep from others.
+
+use super::world::{Ask, World, of, policy};
+use crate::admission::{Attempt, Retry};
+use crate::policy::Policy;
+use crate::policy::model::{QueueCap, QueueCaps};
+use crate::units::{Limit, Tokens};
+
+/// Ten seconds in which a tenant's requests are served one at a time, one every half second, and more of them wait: the
+/// rate is known, so refusals name a time, and whoever comes has to wait.
+fn busy(policy: Policy) -> World {
+    let mut world = World::new(policy);
+    for _ in 0..6 {
+        world.ask(&of("other"));
+    }
+    for half_second in 1..=20 {
+        world.at(f64::from(half_second) / 2.0);
+        let flying = world.engine.flights.values().map(|flight| flight.request.id).next().expect("one runs");
+        world.complete(flying, 100);
+        world.ask(&of("other"));
+    }
+    world
+}
+
+#[test]
+fn what_no_queue_could_hold_is_told_no_time_and_keeps_nobody_out() {
+    let mut policy = policy();
+    let tenant = QueueCap { tokens: Limit::AtMost(Tokens::new(1_600)), ..QueueCap::default() };
+    let session = QueueCap { requests: Limit::AtMost(1), ..QueueCap::default() };
+    policy.pools[0].queue = QueueCaps { tenant, session, ..QueueCaps::default() };
+    let mut world = busy(policy);
+    let large = Ask { session: Some("large"), input: 2_900, ..of("acme") };
+    let mut refused: Vec<_> = (0..4).map(|_| world.ask(&large)).collect();
+    world.at(11.0);
+    let small = world.ask(&Ask { session: Some("small"), attempt: Attempt::First, ..of("acme") });
+    assert!(world.waits(small), "{:?}", world.refusal(small));
+    // One of its session waits, so that now the session's cap refuses it first.
+    world.ask(&Ask { session: Some("large"), ..of("acme") });
+    refused.push(world.ask(&large));
+    for request in refused {
+        assert_eq!(world.refusal(request).expect("it never fits").retry, Retry::Unknown);
+    }
+}
