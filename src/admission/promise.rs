@@ -11,6 +11,8 @@
 //! p                 the part of the tenant's promises that are redeemed, of late; 1/2 before anything is known
 //! told to come back now + 9/8 · (what is ahead of it, all promises included, ÷ drain rate)
 //!                   - half of what it may wait
+//! for a lead        with nothing waiting or in flight here: without what is promised to its session, which it goes
+//!                   before
 //! for who returns   its own promise is taken off, and the promises of others do not count against it
 //! ```
 //!

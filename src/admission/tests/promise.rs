@@ -1,10 +1,10 @@
 //! What is kept for those who were told to come back, and what it must never keep from others.
 
 use super::world::{Ask, World, of, policy};
-use crate::admission::{Attempt, Retry};
+use crate::admission::{Attempt, Reason, Retry};
 use crate::policy::Policy;
 use crate::policy::model::{QueueCap, QueueCaps};
-use crate::units::{Limit, Tokens};
+use crate::units::{Agent, Instant, Limit, RequestId, Tokens};
 
 /// Ten seconds in which a tenant's requests are served one at a time, one every half second, and more of them wait: the
 /// rate is known, so refusals name a time, and whoever comes has to wait.
@@ -20,6 +20,13 @@ fn busy(policy: Policy) -> World {
         world.ask(&of("other"));
     }
     world
+}
+
+/// When a refused request may come back.
+fn due(world: &World, request: RequestId) -> Instant {
+    let refusal = world.refusal(request).expect("it was refused");
+    let Retry::At(due) = refusal.retry else { panic!("{refusal:?} names no time") };
+    due
 }
 
 #[test]
@@ -40,4 +47,23 @@ fn what_no_queue_could_hold_is_told_no_time_and_keeps_nobody_out() {
     for request in refused {
         assert_eq!(world.refusal(request).expect("it never fits").retry, Retry::Unknown);
     }
+}
+
+#[test]
+fn what_is_kept_for_sub_agents_does_not_take_the_leads_place() {
+    let mut policy = policy();
+    let session = QueueCap { requests: Limit::AtMost(3), ..QueueCap::default() };
+    policy.pools[0].queue = QueueCaps { session, ..QueueCaps::default() };
+    let mut world = busy(policy);
+    let of_session = |agent| Ask { session: Some("s"), agent, attempt: Attempt::First, ..of("acme") };
+    let tree: Vec<_> = (0..12).map(|_| world.ask(&of_session(Agent::Sub))).collect();
+    let last = tree[2..].iter().map(|request| due(&world, *request)).max().expect("ten were refused");
+    world.now = last;
+    let sub = world.ask(&of_session(Agent::Sub));
+    let reason = world.refusal(sub).expect("two wait and others were told before").reason;
+    assert!(matches!(reason, Reason::QueueFull { cap: 2, .. }), "{reason:?}");
+    let lead = world.ask(&of_session(Agent::Lead));
+    assert!(world.waits(lead), "{:?}", world.refusal(lead));
+    let second = world.ask(&of_session(Agent::Lead));
+    assert!(world.refusal(second).is_some(), "one place, not more");
 }
