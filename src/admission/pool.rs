@@ -11,7 +11,7 @@ use crate::policy::Policy;
 use crate::policy::model;
 use crate::units::{Agent, Bytes, ClassIndex, Instant, Limit, PoolIndex, SessionId, Share, Tokens, VirtualTokens};
 
-use super::deadline::Ahead;
+use super::deadline::{Ahead, DrainRate};
 use super::fanout::Fanout;
 use super::flight::{Flight, Speed};
 use super::promise::{Kept, Promised, Promises};
@@ -61,6 +61,8 @@ pub(super) struct Pool {
     pub(super) max_request_tokens: Limit<Tokens>,
     pub(super) caps: model::QueueCaps,
     pub(super) slots: Slots,
+    /// What it serves while anybody waits.
+    pub(super) drain: DrainRate,
     pub(super) vacancy: Option<Vacancy>,
     pub(super) promises: Promises,
 }
@@ -76,6 +78,7 @@ impl Pool {
             max_request_tokens: pool.max_request_tokens,
             caps: pool.queue,
             slots,
+            drain: DrainRate::new(),
             vacancy: None,
             promises: Promises::default(),
         }
@@ -218,6 +221,7 @@ impl Pool {
         tenant.in_flight = tenant.in_flight.plus(load);
         self.tree.sessions[place.session].depart(flight.request.agent);
         self.tree.served(place);
+        self.drain.served(now, flight.expected_cost);
         self.tree.classes[place.class.index()].drain.served(now, flight.expected_cost);
         self.given(place.class, flight.expected_cost);
     }
@@ -255,6 +259,7 @@ impl Pool {
                 class.owed.rest();
             }
         }
+        self.drain.set_backlogged(now, self.tree.classes.iter().any(|class| class.drain.is_backlogged()));
     }
 
     /// Brings the places of a named tenant and session up to date, where they are known.

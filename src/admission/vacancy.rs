@@ -33,8 +33,8 @@ impl Pool {
     /// Charges the head that stood before empty room since the last step. To be called before anything changes.
     pub(super) fn count_vacancy(&mut self, now: Instant) {
         let Some(vacancy) = self.vacancy.take().filter(|vacancy| now > vacancy.since) else { return };
-        let rates = self.tree.classes.iter().filter_map(|class| class.drain.per_second(now));
-        let per_second: VirtualTokens = rates.sum();
+        // The pool's own rate: classes that had their backlogs one after the other were each served all of it.
+        let Some(per_second) = self.drain.per_second(now) else { return };
         let (free, of) = (i128::from(vacancy.free.get()), i128::from(vacancy.of.get().max(1)));
         let nanos = i128::from(now.since(vacancy.since).as_nanos());
         let missing = per_second.as_micros().saturating_mul(nanos) / 1_000_000_000;
