@@ -6,7 +6,7 @@
 //! away for nothing) would have emptied the engine at no cost to its tenant, again and again. *Formula:*
 //!
 //! ```text
-//! vacancy of a request = the sum, over the time it was a head that did not fit, of
+//! vacancy of a request = the sum, over the time it was a head that did not fit while others waited, of
 //!                        free tokens / window tokens × R × time        R: the pool's measured service rate
 //! charged in all       = max(what it is settled for, its vacancy)      on the fair counters alone
 //! ```
@@ -47,10 +47,17 @@ impl Pool {
     /// Notes which head stands before empty room, if one does. To be called when all that fits was dispatched.
     pub(super) fn note_vacancy(&mut self, now: Instant) {
         self.vacancy = match (self.slots, self.head(), self.window.free_tokens()) {
-            (Slots::Window, Some(slot), Some((free, of))) if free > Tokens::ZERO => {
+            (Slots::Window, Some(slot), Some((free, of))) if free > Tokens::ZERO && self.holds_others_up(slot) => {
                 Some(Vacancy { slot, since: now, free, of })
             }
             _ => None,
         };
+    }
+
+    /// Whether somebody else could have a turn meanwhile: another tenant, or another session of the head's own.
+    fn holds_others_up(&self, head: Slot) -> bool {
+        let sessions = self.tree.tenants[self.tree.waiting[head].place.tenant].contest.eligible_count();
+        let tenants: usize = self.tree.classes.iter().map(|class| class.contest.eligible_count()).sum();
+        sessions > 1 || tenants > 1
     }
 }

@@ -126,6 +126,33 @@ fn what_each_class_was_served_in_its_time_is_one_rate_and_not_their_sum() {
 }
 
 #[test]
+fn a_head_that_keeps_nobody_waiting_owes_nothing() {
+    let mut policy = policy();
+    policy.pools[0].window = Window { tokens: Limit::AtMost(Tokens::new(1_000)), requests: Limit::Unlimited };
+    for others_of_its_session in [0, 3] {
+        let mut world = World::new(policy.clone());
+        for _ in 0..25 {
+            world.ask(&of("steady"));
+        }
+        for half_second in 1..=20 {
+            world.at(f64::from(half_second) / 2.0);
+            end_one(&mut world);
+        }
+        let large = world.ask(&Ask { input: 1_000, deadline: Some(12.0), ..of("large") });
+        for _ in 0..others_of_its_session {
+            world.ask(&of("large"));
+        }
+        for secs in [10.5, 11.0, 11.5] {
+            world.at(secs);
+            end_one(&mut world);
+        }
+        world.tick(12.0);
+        assert_eq!(world.code(large), Some("expired"));
+        assert_eq!(charged(&world, large), VirtualTokens::ZERO);
+    }
+}
+
+#[test]
 fn no_head_ever_pays_more_than_was_ever_in_flight() {
     let (mut world, large) = held_up(Some(4_000.0));
     world.at(4_000.0).feed(crate::admission::Input::Tick);
