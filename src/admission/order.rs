@@ -187,7 +187,9 @@ impl Question<'_> {
 
     fn no_shared_place(&self, reason: Reason) -> Objection {
         let queued = self.pool.tree.classes[self.request.subject.class.index()].queued_cost;
-        Objection { reason, wait: self.after(excess_of(reason, queued) + self.all_promised.in_class.work) }
+        // While its own tenant's promises are kept, the others take their turns; however many of theirs were refused.
+        let promised = self.pool.ahead(self.request, &self.all_promised).of_class(self.all_promised.of_tenant.work);
+        Objection { reason, wait: self.after(excess_of(reason, queued) + promised) }
     }
 
     /// When this much of the class is served, and what is promised can be kept.

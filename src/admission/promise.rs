@@ -232,9 +232,11 @@ impl Promises {
         let Some(of_tenant) = self.tenants.get(&(subject.class, subject.tenant.clone())) else {
             return Promised::default();
         };
-        let Promised { in_class, of_tenant: tenant, of_session: session } = self.promised(subject, by);
+        let Promised { of_tenant: tenant, of_session: session, .. } = self.promised(subject, by);
         let part = of_tenant.redeemed;
-        Promised { in_class: in_class.times(part), of_tenant: tenant.times(part), of_session: session.times(part) }
+        let of_tenant = tenant.times(part);
+        // Of its class too only its own tenant's: what others were told is no reason to refuse it.
+        Promised { in_class: of_tenant, of_tenant, of_session: session.times(part) }
     }
 
     /// All that is promised to the tenant and the session of a request, and due by then.

@@ -4,7 +4,7 @@ use super::world::{Ask, World, of, policy};
 use crate::admission::{Attempt, Reason, Retry};
 use crate::policy::Policy;
 use crate::policy::model::{QueueCap, QueueCaps};
-use crate::units::{Agent, Instant, Limit, RequestId, Tokens};
+use crate::units::{Agent, Instant, Limit, RequestId, Span, Tokens};
 
 /// Ten seconds in which a tenant's requests are served one at a time, one every half second, and more of them wait: the
 /// rate is known, so refusals name a time, and whoever comes has to wait.
@@ -66,4 +66,27 @@ fn what_is_kept_for_sub_agents_does_not_take_the_leads_place() {
     assert!(world.waits(lead), "{:?}", world.refusal(lead));
     let second = world.ask(&of_session(Agent::Lead));
     assert!(world.refusal(second).is_some(), "one place, not more");
+}
+
+#[test]
+fn what_is_promised_to_one_tenant_takes_no_place_from_another() {
+    let mut policy = policy();
+    let class = QueueCap { requests: Limit::AtMost(30), ..QueueCap::default() };
+    let session = QueueCap { requests: Limit::AtMost(1), ..QueueCap::default() };
+    policy.pools[0].queue = QueueCaps { class, session, ..QueueCaps::default() };
+    let mut world = busy(policy);
+    let first = |tenant, session| Ask { session, attempt: Attempt::First, ..of(tenant) };
+    // One of a hundred waits; nobody of the rest will ever come back.
+    for _ in 0..100 {
+        world.ask(&first("hog", Some("s")));
+    }
+    // The other tenant was refused once, for a cap of its own.
+    world.ask(&first("good", Some("s")));
+    let refused = world.ask(&first("good", Some("s")));
+    assert!(world.refusal(refused).is_some());
+    let asked: Vec<_> = (0..20).map(|_| world.ask(&first("good", None))).collect();
+    let waiting = asked.iter().filter(|request| world.waits(**request)).count();
+    assert_eq!(waiting, 20, "seven of thirty places were taken: {:?}", world.refusal(asked[19]));
+    let more: Vec<_> = (0..4).map(|_| world.ask(&first("good", None))).collect();
+    assert!(due(&world, more[3]).since(world.now) <= Span::from_secs(15), "half a second each for 30 who wait");
 }
