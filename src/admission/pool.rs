@@ -165,7 +165,7 @@ impl Pool {
     pub(super) fn expected_back(&self, request: &Request, deadline: Instant, now: Instant) -> Promised {
         let drain = &self.tree.classes[request.subject.class.index()].drain;
         let turn = drain.time_for(self.queued_ahead(request).work(), now).map_or(Instant::FAR, |wait| now + wait);
-        let expected = self.promises.expected(&request.subject, deadline.min(turn));
+        let expected = self.promises.expected(&request.subject, request.attempt, now, deadline.min(turn));
         if self.leads_first(request) { Promised { of_session: Kept::default(), ..expected } } else { expected }
     }
 

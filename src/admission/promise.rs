@@ -19,8 +19,8 @@
 //! Half of what it may wait, so that a prediction that is off by as much still lets it in; and an eighth more, so that
 //! what is promised stays below what the engine gives and a late answer does not make all that follow late: what is
 //! left goes to newcomers. Whoever says it returns
-//! (`x-stainless-retry-count`) takes the earliest promise of its session; whoever says nothing takes one that is due;
-//! whoever says it is new takes none. All of it concerns one tenant's requests among themselves: a forged retry takes
+//! (`x-stainless-retry-count`) takes the earliest promise of its session, and gives it up if it comes too soon; whoever
+//! says nothing takes one that is due; whoever says it is new takes none. All of it concerns one tenant's requests among themselves: a forged retry takes
 //! a place from the forger's own session. *Bound:* [`MOST`] promises in a pool and [`MOST_OF_A_TENANT`] of one tenant
 //! and class, none of them longer than [`LONGEST`], the wait beyond which clients are told not to return; one that is
 //! not redeemed lapses [`GRACE`] after its time. *At idle* nothing is kept from anybody: what need not wait is never
@@ -213,9 +213,10 @@ impl Promises {
         true
     }
 
-    /// Whether a request that arrived now would redeem a promise.
+    /// Whether a request that arrived now would redeem a promise whose time has come. Who comes sooner gives its promise
+    /// up and is a newcomer, or whoever obeys would find its place taken by who does not.
     pub(super) fn redeems(&self, subject: &Subject, attempt: Attempt, now: Instant) -> bool {
-        self.redeemable(subject, attempt, now).is_some()
+        self.redeemable(subject, attempt, now).is_some_and(|(due, _)| due <= now)
     }
 
     fn redeemable(&self, subject: &Subject, attempt: Attempt, now: Instant) -> Option<Due> {
@@ -228,11 +229,16 @@ impl Promises {
     }
 
     /// What has to be reckoned with, of the promises to the tenant and the session of a newcomer that are due by then.
-    pub(super) fn expected(&self, subject: &Subject, by: Instant) -> Promised {
+    /// What the newcomer would give up is not among them.
+    pub(super) fn expected(&self, subject: &Subject, attempt: Attempt, now: Instant, by: Instant) -> Promised {
         let Some(of_tenant) = self.tenants.get(&(subject.class, subject.tenant.clone())) else {
             return Promised::default();
         };
         let Promised { of_tenant: tenant, of_session: session, .. } = self.promised(subject, by);
+        let own =
+            self.redeemable(subject, attempt, now).filter(|(due, _)| Calendar::second(*due) <= Calendar::second(by));
+        let own = own.and_then(|due| self.by_due.get(&due)).map(|promise| promise.kept).unwrap_or_default();
+        let (tenant, session) = (tenant.minus(own), session.minus(own));
         let part = of_tenant.redeemed;
         let of_tenant = tenant.times(part);
         // Of its class too only its own tenant's: what others were told is no reason to refuse it.
@@ -383,7 +389,7 @@ pub(super) mod tests {
                 }
             }
             promises.give(&a, at(0.0), at(1.0), kept(100));
-            let expected = promises.expected(&a, at(2.0)).of_tenant.load.requests;
+            let expected = promises.expected(&a, Attempt::First, at(1.0), at(2.0)).of_tenant.load.requests;
             promises.redeem(&a, Attempt::Again, at(1.0));
             expected
         };

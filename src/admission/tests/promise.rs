@@ -90,3 +90,32 @@ fn what_is_promised_to_one_tenant_takes_no_place_from_another() {
     let more: Vec<_> = (0..4).map(|_| world.ask(&first("good", None))).collect();
     assert!(due(&world, more[3]).since(world.now) <= Span::from_secs(15), "half a second each for 30 who wait");
 }
+
+#[test]
+fn who_comes_back_before_its_time_does_not_take_the_place_of_who_obeys() {
+    let mut policy = policy();
+    let tenant = QueueCap { requests: Limit::AtMost(2), ..QueueCap::default() };
+    policy.pools[0].queue = QueueCaps { tenant, ..QueueCaps::default() };
+    let mut world = busy(policy);
+    let of_session = |session, attempt| Ask { session: Some(session), attempt, ..of("acme") };
+    let obedient: Vec<_> = (0..8).map(|_| world.ask(&of_session("obedient", Attempt::First))).collect();
+    let hasty = world.ask(&of_session("hasty", Attempt::First));
+    // Both who wait are served, and places are free.
+    for _ in 0..4 {
+        let flying = world.engine.flights.values().map(|flight| flight.request.id).next().expect("one runs");
+        world.complete(flying, 100);
+        world.ask(&of("other"));
+    }
+    let told = obedient[2..].iter().map(|request| due(&world, *request)).filter(|told| *told < due(&world, hasty));
+    world.now = told.max().expect("some were told before");
+    let early = world.ask(&of_session("hasty", Attempt::Again));
+    assert_eq!(
+        world.code(early),
+        Some("queue_full"),
+        "its time is {:?}, and it is {:?}",
+        due(&world, hasty),
+        world.now
+    );
+    let back = world.ask(&of_session("obedient", Attempt::Again));
+    assert!(world.waits(back), "{:?}", world.refusal(back));
+}
