@@ -160,6 +160,20 @@ impl Question<'_> {
         if self.takes_at_once() {
             return Ok(Vec::new());
         }
+        self.place().map_err(|objection| match self.fits_an_empty_queue() {
+            true => objection,
+            // It can only be let through when nobody waits, which nothing predicts; and kept room would be no use.
+            false => Objection { wait: Wait::Unknown, ..objection },
+        })
+    }
+
+    /// Whether every cap allows the request while nothing is queued or kept.
+    fn fits_an_empty_queue(&self) -> bool {
+        let empty = |level: Fullness| Fullness { queued: Load::default(), kept: Load::default(), ..level };
+        self.levels().into_iter().all(|level| empty(level).exceeded(self.load()).is_none())
+    }
+
+    fn place(&self) -> Result<Vec<Victim>, Objection> {
         self.own_caps()?;
         match displace::plan(self.pool, self.request, self.load(), self.deadline) {
             Displacement::Nobody => match self.kept_places() {
@@ -173,7 +187,9 @@ impl Question<'_> {
 
     fn no_shared_place(&self, reason: Reason) -> Objection {
         let queued = self.pool.tree.classes[self.request.subject.class.index()].queued_cost;
-        Objection { reason, wait: self.after(excess_of(reason, queued) + self.all_promised.in_class.work) }
+        // While its own tenant's promises are kept, the others take their turns; however many of theirs were refused.
+        let promised = self.pool.ahead(self.request, &self.all_promised).of_class(self.all_promised.of_tenant.work);
+        Objection { reason, wait: self.after(excess_of(reason, queued) + promised) }
     }
 
     /// When this much of the class is served, and what is promised can be kept.

@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use crate::policy::Policy;
 use crate::policy::model;
-use crate::units::{Bytes, ClassIndex, Instant, Limit, PoolIndex, SessionId, Share, Tokens, VirtualTokens};
+use crate::units::{Agent, Bytes, ClassIndex, Instant, Limit, PoolIndex, SessionId, Share, Tokens, VirtualTokens};
 
-use super::deadline::Ahead;
+use super::deadline::{Ahead, DrainRate};
 use super::fanout::Fanout;
 use super::flight::{Flight, Speed};
-use super::promise::{Promised, Promises};
+use super::promise::{Kept, Promised, Promises};
 use super::queue::Load;
 use super::request::{Request, Subject};
 use super::session::QueueKey;
@@ -61,6 +61,8 @@ pub(super) struct Pool {
     pub(super) max_request_tokens: Limit<Tokens>,
     pub(super) caps: model::QueueCaps,
     pub(super) slots: Slots,
+    /// What it serves while anybody waits.
+    pub(super) drain: DrainRate,
     pub(super) vacancy: Option<Vacancy>,
     pub(super) promises: Promises,
 }
@@ -76,6 +78,7 @@ impl Pool {
             max_request_tokens: pool.max_request_tokens,
             caps: pool.queue,
             slots,
+            drain: DrainRate::new(),
             vacancy: None,
             promises: Promises::default(),
         }
@@ -162,7 +165,17 @@ impl Pool {
     pub(super) fn expected_back(&self, request: &Request, deadline: Instant, now: Instant) -> Promised {
         let drain = &self.tree.classes[request.subject.class.index()].drain;
         let turn = drain.time_for(self.queued_ahead(request).work(), now).map_or(Instant::FAR, |wait| now + wait);
-        self.promises.expected(&request.subject, deadline.min(turn))
+        let expected = self.promises.expected(&request.subject, deadline.min(turn));
+        if self.leads_first(request) { Promised { of_session: Kept::default(), ..expected } } else { expected }
+    }
+
+    /// Whether a newcomer is its session's lead with nothing waiting or in flight, and so waits for none of its session.
+    fn leads_first(&self, request: &Request) -> bool {
+        let Subject { class, tenant, session, .. } = &request.subject;
+        let tenant = self.tree.find_tenant(*class, tenant);
+        let known = tenant.and_then(|tenant| self.tree.find_session(tenant, session.as_ref()));
+        let absent = known.is_none_or(|node| self.tree.sessions[node].lead_is_absent());
+        session.is_some() && request.agent == Agent::Lead && absent
     }
 
     /// The work that may be served before a newcomer, and what is kept for others of its own tenant.
@@ -208,6 +221,7 @@ impl Pool {
         tenant.in_flight = tenant.in_flight.plus(load);
         self.tree.sessions[place.session].depart(flight.request.agent);
         self.tree.served(place);
+        self.drain.served(now, flight.expected_cost);
         self.tree.classes[place.class.index()].drain.served(now, flight.expected_cost);
         self.given(place.class, flight.expected_cost);
     }
@@ -245,6 +259,7 @@ impl Pool {
                 class.owed.rest();
             }
         }
+        self.drain.set_backlogged(now, self.tree.classes.iter().any(|class| class.drain.is_backlogged()));
     }
 
     /// Brings the places of a named tenant and session up to date, where they are known.

@@ -11,6 +11,8 @@
 //! p                 the part of the tenant's promises that are redeemed, of late; 1/2 before anything is known
 //! told to come back now + 9/8 · (what is ahead of it, all promises included, ÷ drain rate)
 //!                   - half of what it may wait
+//! for a lead        with nothing waiting or in flight here: without what is promised to its session, which it goes
+//!                   before
 //! for who returns   its own promise is taken off, and the promises of others do not count against it
 //! ```
 //!
@@ -22,7 +24,8 @@
 //! a place from the forger's own session. *Bound:* [`MOST`] promises in a pool and [`MOST_OF_A_TENANT`] of one tenant
 //! and class, none of them longer than [`LONGEST`], the wait beyond which clients are told not to return; one that is
 //! not redeemed lapses [`GRACE`] after its time. *At idle* nothing is kept from anybody: what need not wait is never
-//! refused, and a tenant whose clients do not come back soon keeps no room for them. *Never* holds a slot: the engine
+//! refused, a tenant whose clients do not come back soon keeps no room for them, and nothing is promised to what no
+//! queue could hold. *Never* holds a slot: the engine
 //! does not wait for those who were told to come back.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -229,9 +232,11 @@ impl Promises {
         let Some(of_tenant) = self.tenants.get(&(subject.class, subject.tenant.clone())) else {
             return Promised::default();
         };
-        let Promised { in_class, of_tenant: tenant, of_session: session } = self.promised(subject, by);
+        let Promised { of_tenant: tenant, of_session: session, .. } = self.promised(subject, by);
         let part = of_tenant.redeemed;
-        Promised { in_class: in_class.times(part), of_tenant: tenant.times(part), of_session: session.times(part) }
+        let of_tenant = tenant.times(part);
+        // Of its class too only its own tenant's: what others were told is no reason to refuse it.
+        Promised { in_class: of_tenant, of_tenant, of_session: session.times(part) }
     }
 
     /// All that is promised to the tenant and the session of a request, and due by then.

@@ -90,6 +90,11 @@ impl SessionNode {
         self.queued.is_empty() && self.in_flight() == 0
     }
 
+    /// Whether its lead has nothing here, neither waiting nor in flight.
+    pub(super) fn lead_is_absent(&self) -> bool {
+        self.leads.queue.is_empty() && self.leads.in_flight == 0
+    }
+
     /// From now on there is room for these.
     pub(super) fn give_room(&mut self, room: Room) {
         self.room = room;

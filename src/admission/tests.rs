@@ -5,6 +5,7 @@ mod audit;
 mod explain;
 mod flow;
 mod order;
+mod promise;
 mod queue;
 mod vacancy;
 mod world;

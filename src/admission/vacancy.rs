@@ -6,7 +6,7 @@
 //! away for nothing) would have emptied the engine at no cost to its tenant, again and again. *Formula:*
 //!
 //! ```text
-//! vacancy of a request = the sum, over the time it was a head that did not fit, of
+//! vacancy of a request = the sum, over the time it was a head that did not fit while others waited, of
 //!                        free tokens / window tokens × R × time        R: the pool's measured service rate
 //! charged in all       = max(what it is settled for, its vacancy)      on the fair counters alone
 //! ```
@@ -33,8 +33,8 @@ impl Pool {
     /// Charges the head that stood before empty room since the last step. To be called before anything changes.
     pub(super) fn count_vacancy(&mut self, now: Instant) {
         let Some(vacancy) = self.vacancy.take().filter(|vacancy| now > vacancy.since) else { return };
-        let rates = self.tree.classes.iter().filter_map(|class| class.drain.per_second(now));
-        let per_second: VirtualTokens = rates.sum();
+        // The pool's own rate: classes that had their backlogs one after the other were each served all of it.
+        let Some(per_second) = self.drain.per_second(now) else { return };
         let (free, of) = (i128::from(vacancy.free.get()), i128::from(vacancy.of.get().max(1)));
         let nanos = i128::from(now.since(vacancy.since).as_nanos());
         let missing = per_second.as_micros().saturating_mul(nanos) / 1_000_000_000;
@@ -47,10 +47,17 @@ impl Pool {
     /// Notes which head stands before empty room, if one does. To be called when all that fits was dispatched.
     pub(super) fn note_vacancy(&mut self, now: Instant) {
         self.vacancy = match (self.slots, self.head(), self.window.free_tokens()) {
-            (Slots::Window, Some(slot), Some((free, of))) if free > Tokens::ZERO => {
+            (Slots::Window, Some(slot), Some((free, of))) if free > Tokens::ZERO && self.holds_others_up(slot) => {
                 Some(Vacancy { slot, since: now, free, of })
             }
             _ => None,
         };
+    }
+
+    /// Whether somebody else could have a turn meanwhile: another tenant, or another session of the head's own.
+    fn holds_others_up(&self, head: Slot) -> bool {
+        let sessions = self.tree.tenants[self.tree.waiting[head].place.tenant].contest.eligible_count();
+        let tenants: usize = self.tree.classes.iter().map(|class| class.contest.eligible_count()).sum();
+        sessions > 1 || tenants > 1
     }
 }

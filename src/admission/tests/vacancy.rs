@@ -1,6 +1,6 @@
 //! Room that stands empty before a head that does not fit, and who pays.
 
-use super::world::{Ask, World, at, of, policy, vt};
+use super::world::{Ask, World, at, class, of, policy, vt};
 use crate::admission::{Event, Outcome, Reported};
 use crate::policy::model::Window;
 use crate::units::{Limit, RequestId, Tokens, VirtualTokens};
@@ -94,6 +94,62 @@ fn a_rate_that_is_not_known_charges_nobody() {
     world.feed(crate::admission::Input::Tick);
     assert_eq!(world.code(large), Some("expired"));
     assert_eq!(charged(&world, large), VirtualTokens::ZERO);
+}
+
+#[test]
+fn what_each_class_was_served_in_its_time_is_one_rate_and_not_their_sum() {
+    let mut policy = policy();
+    policy.classes = vec![class("early", 0, 0.0), class("late", 1, 0.0)];
+    policy.pools[0].window = Window { tokens: Limit::AtMost(Tokens::new(1_000)), requests: Limit::Unlimited };
+    let mut world = World::new(policy);
+    for _ in 0..25 {
+        world.ask(&of("early"));
+    }
+    for half_second in 1..=40 {
+        if half_second == 20 {
+            for _ in 0..60 {
+                world.ask(&Ask { class: 1, ..of("steady") });
+            }
+        }
+        world.at(f64::from(half_second) / 2.0);
+        end_one(&mut world);
+    }
+    let large = world.ask(&Ask { class: 1, input: 1_000, deadline: Some(22.0), ..of("large") });
+    for secs in [20.5, 21.0, 21.5] {
+        world.at(secs);
+        end_one(&mut world);
+    }
+    world.tick(22.0);
+    assert_eq!(world.code(large), Some("expired"));
+    let paid = charged(&world, large);
+    assert!(paid <= vt(180) && paid >= vt(140), "600 a second at first, whoever was served: {paid}");
+}
+
+#[test]
+fn a_head_that_keeps_nobody_waiting_owes_nothing() {
+    let mut policy = policy();
+    policy.pools[0].window = Window { tokens: Limit::AtMost(Tokens::new(1_000)), requests: Limit::Unlimited };
+    for others_of_its_session in [0, 3] {
+        let mut world = World::new(policy.clone());
+        for _ in 0..25 {
+            world.ask(&of("steady"));
+        }
+        for half_second in 1..=20 {
+            world.at(f64::from(half_second) / 2.0);
+            end_one(&mut world);
+        }
+        let large = world.ask(&Ask { input: 1_000, deadline: Some(12.0), ..of("large") });
+        for _ in 0..others_of_its_session {
+            world.ask(&of("large"));
+        }
+        for secs in [10.5, 11.0, 11.5] {
+            world.at(secs);
+            end_one(&mut world);
+        }
+        world.tick(12.0);
+        assert_eq!(world.code(large), Some("expired"));
+        assert_eq!(charged(&world, large), VirtualTokens::ZERO);
+    }
 }
 
 #[test]
