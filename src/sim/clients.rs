@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use crate::units::{Instant, Limit, SessionId, Span, TenantId, Tokens};
 
-use super::demand::{Demand, Fate};
+use super::demand::{Demand, Fate, Then};
 
 /// The most requests one client may send.
 const MOST_REQUESTS: usize = 2_000_000;
@@ -95,6 +95,13 @@ pub enum Arrivals {
         /// At the end.
         to: f64,
     },
+    /// So many clients, each of which asks again a while after its last request ended.
+    Closed {
+        /// How many.
+        clients: u32,
+        /// Seconds from an end to the next request.
+        think_s: f64,
+    },
     /// Many at once, again and again.
     Bursts {
         /// Requests at once.
@@ -165,6 +172,7 @@ impl Client {
             Arrivals::Uniform { rate: per_s } | Arrivals::Poisson { rate: per_s } => (rate(per_s), per_s),
             Arrivals::OnOff { rate: per_s, on_s, off_s } => (rate(per_s) && on_s > 0.0 && second(off_s), per_s),
             Arrivals::Ramp { from, to } => (rate(from) && rate(to), from.max(to)),
+            Arrivals::Closed { clients, think_s } => (clients > 0 && think_s > 0.0, f64::from(clients) / think_s),
             Arrivals::Bursts { size, every_s } => (size > 0 && every_s > 0.0, f64::from(size) / every_s),
         };
         check(fine, "arrivals need rates and periods above 0");
@@ -203,7 +211,30 @@ impl Client {
                 self.output.draw(&mut rng),
             )
         };
-        times.into_iter().enumerate().map(demand).collect()
+        let mut demands: Vec<Demand> = times.into_iter().enumerate().map(demand).collect();
+        if let Arrivals::Closed { think_s, .. } = self.arrivals {
+            let loops = Loop { think: Span::from_secs_f64(think_s), until: Instant::from_secs_f64(self.until_s) };
+            demands.iter_mut().for_each(|first| loops.close(self, &mut rng, first));
+        }
+        demands
+    }
+}
+
+/// What makes a client's requests follow each other.
+struct Loop {
+    think: Span,
+    until: Instant,
+}
+
+impl Loop {
+    /// Draws whatever follows a client's first request, the last first: as many as there is time to think for.
+    fn close(&self, client: &Client, rng: &mut StdRng, first: &mut Demand) {
+        let most = self.until.since(first.arrival).as_nanos() / self.think.as_nanos().max(1);
+        for _ in 0..most {
+            let (input, output) = (client.input.draw(rng), client.output.draw(rng));
+            let demand = Demand { input, output, then: first.then.take(), ..first.clone() };
+            first.then = Some(Arc::new(Then { think: self.think, until: self.until, demand }));
+        }
     }
 }
 
@@ -219,6 +250,11 @@ impl Arrivals {
             Self::OnOff { rate, on_s, off_s } => even(rng, rate).filter(|time| time % (on_s + off_s) < on_s).collect(),
             Self::Poisson { rate } => after_each(span, |_| exponential(rng, rate)),
             Self::Ramp { from, to } => after_each(span, |time| 1.0 / (from + (to - from) * time / span)),
+            Self::Closed { clients, think_s } => {
+                let mut times: Vec<f64> = (0..clients).map(|_| rng.random::<f64>() * think_s).collect();
+                times.sort_by(f64::total_cmp);
+                times
+            }
             Self::Bursts { size, every_s } => {
                 let bursts = (0_u32..).map(|count| f64::from(count) * every_s).take_while(|time| *time < span);
                 bursts.flat_map(|time| (0..size).map(move |_| time)).collect()
@@ -303,6 +339,8 @@ mod tests {
             (Arrivals::OnOff { rate: 10.0, on_s: 10.0, off_s: 30.0 }, 295..=305),
             (Arrivals::Ramp { from: 1.0, to: 9.0 }, 480..=520),
             (Arrivals::Bursts { size: 7, every_s: 20.0 }, 35..=35),
+            // The first request of each; the rest follow as they end.
+            (Arrivals::Closed { clients: 9, think_s: 4.0 }, 9..=9),
         ];
         for (kind, expected) in kinds {
             let demands = generate(&[client("a", kind.clone())], 1).expect("valid");

@@ -39,8 +39,30 @@ pub struct Demand {
     pub attempt: u32,
     /// Whether it came back at the time it was told to.
     pub heeded: bool,
+    /// What its client asks for next, once this has ended for good: a closed loop.
+    pub then: Option<Arc<Then>>,
     /// How many times its client tries again when refused, waiting each time as long as it is told.
     pub retries: u32,
+}
+
+/// What a client asks for next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Then {
+    /// How long it thinks before.
+    pub think: Span,
+    /// Not if that is later than this.
+    pub until: Instant,
+    /// The request, but for its arrival.
+    pub demand: Demand,
+}
+
+impl Then {
+    /// The request, where there is still time for it.
+    #[must_use]
+    pub fn after(&self, ended: Instant) -> Option<Demand> {
+        let arrival = ended + self.think;
+        (arrival < self.until).then(|| Demand { arrival, ..self.demand.clone() })
+    }
 }
 
 /// How a request's life outside the gateway goes.
@@ -73,6 +95,7 @@ impl Demand {
             fate: Fate::Patient,
             attempt: 0,
             heeded: false,
+            then: None,
             retries: 0,
         }
     }

@@ -216,6 +216,7 @@ impl Row<'_, '_> {
             fate: Fate::Patient,
             attempt: 0,
             heeded: false,
+            then: None,
             retries: 0,
         })
     }

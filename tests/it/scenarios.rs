@@ -79,6 +79,8 @@ enum Expectation {
         until_s: f64,
         is: Bounds,
     },
+    /// Of a tenant's requests that came back when told, the largest part that came within one tenth of a second.
+    ReturnsAtOnce { tenant: String, is: Bounds },
     /// The longest a request waited before it was refused, in seconds.
     WaitedBeforeRefusal(Bounds),
     /// The most requests any session had in flight.
@@ -195,6 +197,18 @@ impl Verdict<'_> {
                 let part =
                     f64::from(u32::try_from(let_in).expect("few")) / f64::from(u32::try_from(back.len()).expect("few"));
                 told(&format!("the part of {tenant}'s {} let in on return", back.len()), part, is)
+            }
+            Expectation::ReturnsAtOnce { tenant, is } => {
+                let mut tenths: BTreeMap<u64, u32> = BTreeMap::new();
+                for record in self.of(tenant).filter(|record| record.heeded) {
+                    *tenths.entry(record.arrival.as_nanos() / 100_000_000).or_default() += 1;
+                }
+                let (all, most) = (tenths.values().sum::<u32>(), tenths.values().max().copied().unwrap_or_default());
+                told(
+                    &format!("the largest part of {tenant}'s {all} returns at once"),
+                    f64::from(most) / f64::from(all),
+                    is,
+                )
             }
             Expectation::WaitedBeforeRefusal(bounds) => told("wait before a refusal", self.longest_refused(), bounds),
             Expectation::InFlightOfASession(bounds) => {

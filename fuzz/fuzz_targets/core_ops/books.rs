@@ -150,7 +150,10 @@ impl Books {
                 }
             }
             Event::UnknownTicket { ticket, .. } => assert!(self.settled.contains(ticket), "{ticket} runs"),
-            Event::Queued { at, .. } | Event::Dispatched { at, .. } | Event::Charged { at, .. } => assert!(*at <= now),
+            Event::Queued { at, .. }
+            | Event::Dispatched { at, .. }
+            | Event::Charged { at, .. }
+            | Event::Vacated { at, .. } => assert!(*at <= now),
         }
     }
 

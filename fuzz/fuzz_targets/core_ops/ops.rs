@@ -3,11 +3,11 @@
 use std::sync::LazyLock;
 
 use arbitrary::Arbitrary;
-use tallygate::admission::{Ending, Input, Outcome, Reported, Request, Subject};
+use tallygate::admission::{Attempt, Ending, Input, Outcome, Reported, Request, Subject};
 use tallygate::policy::model::{Algorithm, Charge};
 use tallygate::policy::{Policy, parse};
 use tallygate::units::{
-    Bytes, ClassIndex, Instant, Limit, PoolIndex, Price, Share, Span, TokenWeight, Tokens, Usage, Weight,
+    Agent, Bytes, ClassIndex, Instant, Limit, PoolIndex, Price, Share, Span, TokenWeight, Tokens, Usage, Weight,
 };
 
 use super::books::Books;
@@ -76,18 +76,43 @@ impl World {
 
 #[derive(Arbitrary, Debug)]
 pub enum Op {
-    Arrive { pool: bool, class: u8, tenant: u8, session: u8, input: u16, output: u16, cap: u16, deadline_s: u8 },
-    Cancel { which: u8 },
-    Progress { which: u8, output: u16 },
-    Settle { which: u8, outcome: u8, input: u16, output: u16, reported: u8 },
-    SettleAgain { which: u8 },
-    Pass { millis: u16 },
+    Arrive {
+        pool: bool,
+        class: u8,
+        tenant: u8,
+        session: u8,
+        who: u8,
+        input: u16,
+        output: u16,
+        cap: u16,
+        deadline_s: u8,
+    },
+    Cancel {
+        which: u8,
+    },
+    Progress {
+        which: u8,
+        output: u16,
+    },
+    Settle {
+        which: u8,
+        outcome: u8,
+        input: u16,
+        output: u16,
+        reported: u8,
+    },
+    SettleAgain {
+        which: u8,
+    },
+    Pass {
+        millis: u16,
+    },
 }
 
 impl Op {
     pub fn input(&self, now: Instant, books: &mut Books) -> Input {
         match *self {
-            Self::Arrive { pool, class, tenant, session, input, output, cap, deadline_s } => {
+            Self::Arrive { pool, class, tenant, session, who, input, output, cap, deadline_s } => {
                 let subject = Subject {
                     pool: PoolIndex::new(pool.into()),
                     class: ClassIndex::new(u16::from(class % 3)),
@@ -99,6 +124,8 @@ impl Op {
                 Input::Arrive(Box::new(Request {
                     id: books.next_request(),
                     subject,
+                    agent: if who % 2 == 0 { Agent::Lead } else { Agent::Sub },
+                    attempt: [Attempt::Unsaid, Attempt::First, Attempt::Again][usize::from(who) % 3],
                     weight: Weight::new(weight).expect("a valid weight"),
                     price: price(),
                     expected: Usage::plain(Tokens::new(input.into()), Tokens::new(output.into())),

@@ -1,6 +1,7 @@
 //! Who goes next.
 
 use super::world::{Ask, World, at, class, of, policy, vt, weight};
+use crate::admission::tree::MOST_RESTING_SESSIONS;
 use crate::admission::{Input, Slots};
 use crate::policy::model::{Algorithm, Charge, Fanout, TenantRule, Window};
 use crate::units::{ClassIndex, Limit, PoolIndex, RequestId, Tokens};
@@ -141,6 +142,28 @@ fn many_invented_names_are_forgotten_and_gain_nothing() {
     }
     assert!(rotated <= 101, "each new name gets one turn in two, as any second tenant would");
     assert!(world.engine.tenants().len() <= 4, "{} names are remembered", world.engine.tenants().len());
+}
+
+#[test]
+fn a_hundred_thousand_invented_sessions_gain_nothing_and_are_forgotten() {
+    let mut policy = policy();
+    policy.pools[0].queue.tenant.requests = Limit::AtMost(20);
+    let (mut world, _) = busy(policy);
+    let mut served = [0_u32; 2];
+    for round in 0..100_000 {
+        let session: &'static str = Box::leak(format!("session-{round}").into_boxed_str());
+        world.ask(&Ask { session: Some(session), ..of("inventor") });
+        world.ask(&of("honest"));
+        let flight = world.engine.flights.values().next().expect("the slot is taken");
+        let (request, inventor) = (flight.request.id, flight.request.subject.tenant.as_str() == "inventor");
+        served[usize::from(inventor)] += 1;
+        world.complete(request, 100);
+        world.forget_what_happened();
+    }
+    let [honest, inventor] = served;
+    assert!(honest.abs_diff(inventor) <= 2, "half of the service each, for two tenants: {honest}, {inventor}");
+    let known = world.engine.pools[0].tree.sessions.len();
+    assert!(known <= 20 + MOST_RESTING_SESSIONS + 2, "{known} sessions are known");
 }
 
 #[test]

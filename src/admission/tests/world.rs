@@ -127,6 +127,13 @@ impl World {
         Self { engine, books, events: Vec::new(), now, requests: 0, answers: Vec::new() }
     }
 
+    /// Drops what was written down so far, but for the requests that are still waiting or running.
+    pub(super) fn forget_what_happened(&mut self) {
+        self.events.clear();
+        let engine = &self.engine;
+        self.answers.retain(|(request, _)| engine.flights.values().any(|flight| flight.request.id == *request));
+    }
+
     pub(super) fn feed(&mut self, input: Input) {
         for effect in self.engine.on(self.now, input) {
             match effect {

@@ -3,6 +3,8 @@
 //! It identifies (the trace says who), selects, predicts, asks the core, and reports progress and endings to
 //! it; books every entry; and writes down what became of each request.
 
+mod log;
+
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -226,6 +228,7 @@ impl<'a> Desk<'a> {
             self.settle(now, index, Ending { outcome: End::Completed, usage: Reported::Final(usage) });
             self.learn(index, Some(&usage));
             self.end(index, Outcome::Completed);
+            self.ask_next(now, index);
             return Stream::Fine;
         }
         if matches!(fate, Fate::FailsAfter(tokens) if progress.output >= tokens) {
@@ -281,6 +284,7 @@ impl<'a> Desk<'a> {
         self.records[index].reason = Some("client_left");
         self.records[index].finished = Some(now);
         self.end(index, Outcome::Aborted);
+        self.ask_next(now, index);
     }
 
     /// The engine would not take a request that was let through.
@@ -293,6 +297,7 @@ impl<'a> Desk<'a> {
         self.settle(now, index, Ending { outcome, usage });
         self.records[index].reason = Some(reason);
         self.end(index, Outcome::Aborted);
+        self.ask_next(now, index);
     }
 
     fn settle(&mut self, now: Instant, index: usize, ending: Ending) {
@@ -373,13 +378,21 @@ impl<'a> Desk<'a> {
         };
         let (expired, told) = (matches!(refusal.reason, Reason::Expired { .. }), record.retry_after);
         self.end(index, if expired { Outcome::Expired } else { Outcome::Refused });
-        if refusal.retry != Retry::Never {
-            self.come_back(self.demands[index].again(now, told));
+        let again = self.demands[index].again(now, told).filter(|_| refusal.retry != Retry::Never);
+        match again {
+            Some(again) => self.come_back(again),
+            None => self.ask_next(now, index),
         }
     }
 
-    fn come_back(&mut self, again: Option<Demand>) {
-        let Some(again) = again else { return };
+    /// The client of a request that ended for good asks for what it wants next.
+    fn ask_next(&mut self, now: Instant, index: usize) {
+        if let Some(next) = self.demands[index].then.as_ref().and_then(|then| then.after(now)) {
+            self.come_back(next);
+        }
+    }
+
+    fn come_back(&mut self, again: Demand) {
         let index = self.demands.len();
         self.records.push(blank(&again, number(index)));
         self.states.push(State::Ahead);
@@ -406,56 +419,6 @@ impl<'a> Desk<'a> {
         if self.faults.len() < MOST_FAULTS {
             self.faults.push(what);
         }
-    }
-
-    fn log(&mut self, at: Instant, index: usize, what: What) {
-        if self.keep == Keep::Log {
-            self.facts.push(Fact { at, request: RequestId::new(number(index)), what });
-        }
-    }
-
-    fn log_joined(&mut self, at: Instant, index: usize, demand: &Demand, selection: &Selection, predicted: Tokens) {
-        let cost = |usage: &Usage| selection.price.cost(usage);
-        let party = Party {
-            pool: selection.pool,
-            class: selection.class,
-            tenant: demand.tenant.clone(),
-            session: demand.session.clone(),
-            weight: selection.weight,
-        };
-        let what = What::Joined {
-            party,
-            size: demand.input + predicted,
-            input_cost: cost(&Usage::plain(demand.input, Tokens::ZERO)),
-            output_price: cost(&Usage::plain(Tokens::ZERO, Tokens::new(1))),
-        };
-        self.log(at, index, what);
-    }
-
-    /// Writes down that this much of a request has been served by now.
-    fn serve(&mut self, at: Instant, index: usize, usage: &Usage) {
-        if self.keep == Keep::Records {
-            return;
-        }
-        let State::InFlight { selection, served, .. } = &mut self.states[index] else { return };
-        let so_far = selection.price.cost(usage);
-        let service = so_far - *served;
-        *served = so_far;
-        self.log(at, index, What::Served { service, held: usage.total() });
-    }
-
-    fn log_booking(&mut self, entry: crate::ledger::Entry) {
-        if self.keep == Keep::Records {
-            return;
-        }
-        let amount = |movement| if entry.movement == movement { entry.amount } else { VirtualTokens::ZERO };
-        self.bookings.push(Booking {
-            reserved: amount(Movement::Reserve),
-            settled: amount(Movement::Settle),
-            refunded: amount(Movement::Refund),
-            request: entry.request,
-            account: (entry.account.pool, entry.account.class, entry.account.tenant),
-        });
     }
 
     pub(super) fn finish(mut self, engine_queue_share: f64) -> Run {
