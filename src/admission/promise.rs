@@ -18,15 +18,14 @@
 //!
 //! Half of what it may wait, so that a prediction that is off by as much still lets it in; and an eighth more, so that
 //! what is promised stays below what the engine gives and a late answer does not make all that follow late: what is
-//! left goes to newcomers. Whoever says it returns
-//! (`x-stainless-retry-count`) takes the earliest promise of its session, and gives it up if it comes too soon; whoever
-//! says nothing takes one that is due; whoever says it is new takes none. All of it concerns one tenant's requests among themselves: a forged retry takes
-//! a place from the forger's own session. *Bound:* [`MOST`] promises in a pool and [`MOST_OF_A_TENANT`] of one tenant
-//! and class, none of them longer than [`LONGEST`], the wait beyond which clients are told not to return; one that is
-//! not redeemed lapses [`GRACE`] after its time. *At idle* nothing is kept from anybody: what need not wait is never
-//! refused, a tenant whose clients do not come back soon keeps no room for them, and nothing is promised to what no
-//! queue could hold. *Never* holds a slot: the engine
-//! does not wait for those who were told to come back.
+//! left goes to newcomers. Whoever says it returns (`x-stainless-retry-count`) takes the earliest promise of its
+//! session, and gives it up if it comes too soon; whoever says nothing takes one that is due; whoever says it is new
+//! takes none. All of it concerns one tenant's requests among themselves: a forged retry takes a place from the
+//! forger's own session. *Bound:* [`MOST`] promises in a pool and [`MOST_OF_A_TENANT`] of one tenant and class, none of
+//! them longer than [`LONGEST`], the wait beyond which clients are told not to return; one that is not redeemed lapses
+//! [`GRACE`] after its time. *At idle* nothing is kept from anybody: what need not wait is never refused, a tenant
+//! whose clients do not come back soon keeps no room for them, and nothing is promised to what no queue could hold.
+//! *Never* holds a slot: the engine does not wait for those who were told to come back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
