@@ -42,6 +42,8 @@ pub(super) const MOST_OF_A_TENANT: usize = 4_096;
 pub(super) const LONGEST: Span = Span::from_secs(60);
 /// The most tenants of which it is remembered how many come back, while nothing is promised to them.
 const MOST_REMEMBERED: usize = 4_096;
+/// The most promises that lapse in one step.
+const MOST_LAPSES: usize = 256;
 /// How long after its time a promise lapses.
 const GRACE: Span = Span::from_secs(2);
 
@@ -256,12 +258,10 @@ impl Promises {
         }
     }
 
-    /// Drops whatever was due too long ago.
+    /// Drops what was due too long ago, a few at a time: nobody waits while thousands lapse after a silence.
     pub(super) fn lapse(&mut self, now: Instant) {
-        while let Some((due, _)) = self.by_due.first_key_value()
-            && due.0 + GRACE < now
-        {
-            let due = *due;
+        for _ in 0..MOST_LAPSES {
+            let Some(due) = self.by_due.keys().next().copied().filter(|(due, _)| *due + GRACE < now) else { return };
             self.remove(due, Part::lapsed);
         }
     }
@@ -292,7 +292,9 @@ impl Promises {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::{Attempt, Calendar, Kept, LONGEST, Load, MOST_OF_A_TENANT, Owner, Promise, Promised, Promises};
+    use super::{
+        Attempt, Calendar, Kept, LONGEST, Load, MOST_LAPSES, MOST_OF_A_TENANT, Owner, Promise, Promised, Promises,
+    };
     use crate::admission::request::Subject;
     use crate::units::{Bytes, ClassIndex, Instant, PoolIndex, SessionId, Span, TenantId, Tokens, VirtualTokens};
 
@@ -408,6 +410,8 @@ pub(super) mod tests {
         give(&mut promises, &subject("b", None), 5.0);
         assert_eq!(promises.by_due.len(), MOST_OF_A_TENANT + 1);
         promises.lapse(at(100.0));
+        assert_eq!(promises.by_due.len(), MOST_OF_A_TENANT + 1 - MOST_LAPSES, "a few at a time");
+        (0..MOST_OF_A_TENANT / MOST_LAPSES).for_each(|_| promises.lapse(at(100.0)));
         assert!(promises.by_due.is_empty() && promises.sessions.is_empty());
     }
 }
