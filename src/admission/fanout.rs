@@ -36,7 +36,7 @@ pub struct SessionRunning {
     /// Requests dispatched and unfinished.
     pub requests: u32,
     /// How many of them are sub-agents', of whom one fewer may be where the cap is two or more.
-    pub of_subagents: u32,
+    pub of_sub_agents: u32,
     /// The most there may be.
     pub cap: u32,
 }
@@ -82,7 +82,7 @@ pub(super) struct Fanout {
 #[derive(Clone, Copy, Debug, Default)]
 struct InFlight {
     all: u32,
-    of_subagents: u32,
+    of_sub_agents: u32,
 }
 
 /// Whom of a session there is room for.
@@ -132,7 +132,7 @@ impl Fanout {
         let in_flight = self.sessions.get(&(tenant.clone(), session.clone())).copied().unwrap_or_default();
         if in_flight.all >= cap {
             Room::Nobody
-        } else if cap >= 2 && in_flight.of_subagents >= cap - 1 {
+        } else if cap >= 2 && in_flight.of_sub_agents >= cap - 1 {
             Room::LeadOnly
         } else {
             Room::Everybody
@@ -145,8 +145,8 @@ impl Fanout {
         let of_session = || {
             let cap = self.caps.per_session.cap()?;
             let key = (tenant.clone(), session.clone()?);
-            let InFlight { all, of_subagents } = self.sessions.get(&key).copied().unwrap_or_default();
-            Some(SessionRunning { requests: all, of_subagents, cap })
+            let InFlight { all, of_sub_agents } = self.sessions.get(&key).copied().unwrap_or_default();
+            Some(SessionRunning { requests: all, of_sub_agents, cap })
         };
         let of_tenant = || {
             let cap = self.caps.per_tenant.cap()?;
@@ -167,7 +167,7 @@ impl Fanout {
         if let (true, Some(session)) = (self.caps.per_session.is_limited(), &subject.session) {
             let in_flight = self.sessions.entry((subject.tenant.clone(), session.clone())).or_default();
             in_flight.all += 1;
-            in_flight.of_subagents += u32::from(agent == Agent::Sub);
+            in_flight.of_sub_agents += u32::from(agent == Agent::Sub);
         }
         self.blocks(subject)
     }
@@ -187,7 +187,7 @@ impl Fanout {
             let key = (subject.tenant.clone(), session.clone());
             if let Some(in_flight) = self.sessions.get_mut(&key) {
                 in_flight.all -= 1;
-                in_flight.of_subagents -= u32::from(agent == Agent::Sub);
+                in_flight.of_sub_agents -= u32::from(agent == Agent::Sub);
                 if in_flight.all == 0 {
                     self.sessions.remove(&key);
                 }

@@ -28,7 +28,7 @@ pub(super) struct SessionNode {
     /// What it was charged, refunds taken off, since it was last unknown.
     pub(super) charged: VirtualTokens,
     leads: Waiters,
-    subagents: Waiters,
+    sub_agents: Waiters,
     /// Whom there was room for when its place was last brought up to date.
     room: Room,
 }
@@ -50,7 +50,7 @@ impl SessionNode {
             queued_cost: VirtualTokens::ZERO,
             charged: VirtualTokens::ZERO,
             leads: Waiters::default(),
-            subagents: Waiters::default(),
+            sub_agents: Waiters::default(),
             room: Room::Everybody,
         }
     }
@@ -78,12 +78,12 @@ impl SessionNode {
     fn waiters(&mut self, agent: Agent) -> &mut Waiters {
         match agent {
             Agent::Lead => &mut self.leads,
-            Agent::Sub => &mut self.subagents,
+            Agent::Sub => &mut self.sub_agents,
         }
     }
 
     pub(super) fn in_flight(&self) -> u32 {
-        self.leads.in_flight + self.subagents.in_flight
+        self.leads.in_flight + self.sub_agents.in_flight
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -102,26 +102,26 @@ impl SessionNode {
 
     /// The request that is next, of those there is room for.
     pub(super) fn next(&self) -> Option<QueueKey> {
-        self.next_of(self.leads.queue.first().copied(), self.subagents.queue.first().copied())
+        self.next_of(self.leads.queue.first().copied(), self.sub_agents.queue.first().copied())
     }
 
     /// The request that would be next if one more waited.
     pub(super) fn next_with(&self, agent: Agent, newcomer: QueueKey) -> Option<QueueKey> {
-        let (lead, subagent) = (self.leads.queue.first().copied(), self.subagents.queue.first().copied());
+        let (lead, sub_agent) = (self.leads.queue.first().copied(), self.sub_agents.queue.first().copied());
         let sooner = |first: Option<QueueKey>| Some(first.map_or(newcomer, |first| first.min(newcomer)));
         match agent {
-            Agent::Lead => self.next_of(sooner(lead), subagent),
-            Agent::Sub => self.next_of(lead, sooner(subagent)),
+            Agent::Lead => self.next_of(sooner(lead), sub_agent),
+            Agent::Sub => self.next_of(lead, sooner(sub_agent)),
         }
     }
 
     /// Which is next of the first of the lead's and the first of its sub-agents'.
-    fn next_of(&self, lead: Option<QueueKey>, subagent: Option<QueueKey>) -> Option<QueueKey> {
-        match (self.room, lead, subagent) {
+    fn next_of(&self, lead: Option<QueueKey>, sub_agent: Option<QueueKey>) -> Option<QueueKey> {
+        match (self.room, lead, sub_agent) {
             (Room::Nobody, _, _) => None,
             (Room::LeadOnly, lead, _) => lead,
-            (Room::Everybody, Some(lead), Some(subagent)) if self.leads.in_flight > 0 => Some(lead.min(subagent)),
-            (Room::Everybody, lead, subagent) => lead.or(subagent),
+            (Room::Everybody, Some(lead), Some(sub_agent)) if self.leads.in_flight > 0 => Some(lead.min(sub_agent)),
+            (Room::Everybody, lead, sub_agent) => lead.or(sub_agent),
         }
     }
 

@@ -76,7 +76,7 @@ pub struct SessionSource {
     /// The header that carries its id.
     pub header: http::HeaderName,
     /// A header that only sub-agents of the session send.
-    pub subagent: Option<http::HeaderName>,
+    pub sub_agent: Option<http::HeaderName>,
     /// A header in which a sub-agent with an id of its own names the session it belongs to.
     pub parent: Option<http::HeaderName>,
 }

@@ -176,11 +176,11 @@ fn ask(rule: &TenantSource, trusted: bool, headers: &HeaderMap, claims: &impl Cl
 /// A sub-agent either sends the id of its session and something that marks it, or an id of its own and its
 /// session's as the parent's; both come out the same.
 fn session(headers: &HeaderMap, sources: &[SessionSource]) -> Result<(Option<SessionId>, Agent), IdentityError> {
-    for SessionSource { header, subagent, parent } in sources {
+    for SessionSource { header, sub_agent, parent } in sources {
         let Some(own) = name_in(headers, header)? else { continue };
         let other = |header: &Option<HeaderName>| header.as_ref().map(|name| name_in(headers, name)).transpose();
         let parent = other(parent)?.flatten().filter(|parent| *parent != own);
-        let marked = other(subagent)?.flatten().is_some();
+        let marked = other(sub_agent)?.flatten().is_some();
         let agent = if marked || parent.is_some() { Agent::Sub } else { Agent::Lead };
         return Ok((Some(SessionId::from(parent.unwrap_or(own))), agent));
     }
@@ -288,9 +288,9 @@ mod tests {
         }
     }
 
-    fn source(id: &'static str, subagent: Option<&'static str>, parent: Option<&'static str>) -> SessionSource {
+    fn source(id: &'static str, sub_agent: Option<&'static str>, parent: Option<&'static str>) -> SessionSource {
         let name = HeaderName::from_static;
-        SessionSource { header: name(id), subagent: subagent.map(name), parent: parent.map(name) }
+        SessionSource { header: name(id), sub_agent: sub_agent.map(name), parent: parent.map(name) }
     }
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {

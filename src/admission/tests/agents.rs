@@ -41,10 +41,10 @@ fn fifty_requests_of_one_session_are_all_served_eight_at_a_time_and_hold_nobody_
 
 #[test]
 fn one_slot_of_two_or_more_stays_for_the_agent_that_leads() {
-    for (cap, subagents_at_once) in [(1, 1), (2, 1), (3, 2), (8, 7)] {
+    for (cap, sub_agents_at_once) in [(1, 1), (2, 1), (3, 2), (8, 7)] {
         let mut world = capped(cap, 1_000);
         let tree: Vec<_> = (0..50).map(|_| world.ask(&of_session("s", SUB))).collect();
-        assert_eq!(let_through(&world, &tree), subagents_at_once, "cap {cap}");
+        assert_eq!(let_through(&world, &tree), sub_agents_at_once, "cap {cap}");
         let lead = world.ask(&of_session("s", LEAD));
         assert_eq!(world.ticket(lead).is_some(), cap > 1, "cap {cap}: the kept slot is the lead's at once");
         let second = world.ask(&of_session("s", LEAD));

@@ -265,12 +265,12 @@ fn next_of_session(engine: &Engine, pool: &Pool, session: Node) -> Option<Slot> 
         });
         of_session.filter(|flight| place.is_none_or(|place| flight.place.session == place)).count()
     };
-    let (leads, subagents) = (flying(Agent::Lead, None), flying(Agent::Sub, None));
+    let (leads, sub_agents) = (flying(Agent::Lead, None), flying(Agent::Sub, None));
     let cap = engine.policy.fanout.per_session.cap().filter(|_| name.is_some()).map(|cap| cap as usize);
     let may = |agent| match (cap, agent) {
         (None, _) => true,
-        (Some(cap), Agent::Sub) if cap >= 2 => leads + subagents < cap && subagents < cap - 1,
-        (Some(cap), _) => leads + subagents < cap,
+        (Some(cap), Agent::Sub) if cap >= 2 => leads + sub_agents < cap && sub_agents < cap - 1,
+        (Some(cap), _) => leads + sub_agents < cap,
     };
     let lead_first = flying(Agent::Lead, Some(session)) == 0;
     let waiting = pool.tree.waiting.iter().filter(|(_, waiting)| waiting.place.session == session);

@@ -35,9 +35,9 @@ pub(crate) struct Identity {
 
 impl Default for Identity {
     fn default() -> Self {
-        let source = |header: &str, subagent: Option<&str>, parent: Option<&str>| SessionSource {
+        let source = |header: &str, sub_agent: Option<&str>, parent: Option<&str>| SessionSource {
             header: header.into(),
-            subagent: subagent.map(str::to_owned),
+            sub_agent: sub_agent.map(str::to_owned),
             parent: parent.map(str::to_owned),
         };
         Self {
@@ -87,7 +87,7 @@ pub(crate) struct SessionSource {
     /// A header that only the sub-agents of a session send, beside the id of the session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(example = "x-claude-code-agent-id")]
-    pub(crate) subagent: Option<String>,
+    pub(crate) sub_agent: Option<String>,
 
     /// A header in which a sub-agent that has an id of its own names the session it belongs to. Where it is there,
     /// that is the session.

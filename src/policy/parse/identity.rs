@@ -109,7 +109,7 @@ impl Checks<'_> {
 
     fn session_source(&mut self, index: usize, source: &form::SessionSource) -> Option<SessionSource> {
         let pointer = |key| format!("/identity/session/{index}/{key}");
-        for (key, other) in [("subagent", &source.subagent), ("parent", &source.parent)] {
+        for (key, other) in [("sub_agent", &source.sub_agent), ("parent", &source.parent)] {
             if other.as_ref().is_some_and(|other| other.eq_ignore_ascii_case(&source.header)) {
                 self.mistake(&pointer(key), "is the header that carries the id of the session; name another");
             }
@@ -119,8 +119,8 @@ impl Checks<'_> {
             None => Some(None),
             Some(written) => self.gate(&pointer(key), values::header(written)).map(Some),
         };
-        let (subagent, parent) = (other("subagent", &source.subagent), other("parent", &source.parent));
-        Some(SessionSource { header: header?, subagent: subagent?, parent: parent? })
+        let (sub_agent, parent) = (other("sub_agent", &source.sub_agent), other("parent", &source.parent));
+        Some(SessionSource { header: header?, sub_agent: sub_agent?, parent: parent? })
     }
 
     fn headers(&mut self, key: &str, written: &[&str]) -> Option<Vec<HeaderName>> {

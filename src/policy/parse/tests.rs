@@ -99,7 +99,7 @@ fn effects() -> BTreeMap<&'static str, Effect> {
         ("identity.tenant[].metadata", Changes("identity: {tenant: [{metadata: envoy.filters.http.jwt_authn/sub}]}")),
         ("identity.trust", Changes("identity: {trust: [proxy]}")),
         ("identity.session[].header", Changes("identity: {session: [{header: x-run}]}")),
-        ("identity.session[].subagent", Changes("identity: {session: [{header: x-run, subagent: x-agent}]}")),
+        ("identity.session[].sub_agent", Changes("identity: {session: [{header: x-run, sub_agent: x-agent}]}")),
         ("identity.session[].parent", Changes("identity: {session: [{header: x-run, parent: x-parent-run}]}")),
         ("identity.class[].header", Changes("identity: {class: [{header: x-class}]}")),
         ("identity.class_not_granted", Changes("identity: {class_not_granted: refuse}")),

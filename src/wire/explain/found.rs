@@ -92,7 +92,7 @@ struct FanoutRow {
     tenant_in_flight: Option<u32>,
     tenant_most: Option<u32>,
     session_in_flight: Option<u32>,
-    session_of_subagents: Option<u32>,
+    session_of_sub_agents: Option<u32>,
     session_most: Option<u32>,
     waits_for_own: bool,
 }
@@ -340,12 +340,12 @@ fn fanout(explained: &Explanation) -> FanoutRow {
         ));
     }
     if let Some(session) = found.session {
-        let of_subagents = match session.of_subagents {
+        let of_sub_agents = match session.of_sub_agents {
             0 => String::new(),
             count => format!(", {count} of them its sub-agents'"),
         };
         let (requests, cap) = (session.requests, session.cap);
-        parts.push(format!("its session {requests} of {cap} (fanout.per_session){of_subagents}"));
+        parts.push(format!("its session {requests} of {cap} (fanout.per_session){of_sub_agents}"));
     }
     let ending =
         if found.waits_for_own { "it waits until one of its own ends" } else { "nothing of its own holds it back" };
@@ -355,7 +355,7 @@ fn fanout(explained: &Explanation) -> FanoutRow {
         tenant_in_flight: found.tenant.map(|tenant| tenant.requests),
         tenant_most: found.tenant.map(|tenant| tenant.cap),
         session_in_flight: found.session.map(|session| session.requests),
-        session_of_subagents: found.session.map(|session| session.of_subagents),
+        session_of_sub_agents: found.session.map(|session| session.of_sub_agents),
         session_most: found.session.map(|session| session.cap),
         waits_for_own: found.waits_for_own,
     }
