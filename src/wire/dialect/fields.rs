@@ -4,12 +4,13 @@ use std::num::NonZeroU32;
 use std::ops::Range;
 
 use bytes::Bytes;
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::costing::Effort;
 use crate::units::{Limit, Tokens};
 
-use super::json::{Unreadable, given, kind, malformed, read, span, string, whole};
+use super::json::{Unreadable, flag, given, kind, malformed, read, span, string, whole};
 
 /// The longest model name that is looked at.
 const MAX_MODEL_NAME: usize = 256;
@@ -28,6 +29,23 @@ pub(super) fn object(body: &Bytes) -> Result<&str, Unreadable> {
         return Err(malformed("the body must be a JSON object".into()));
     }
     Ok(text)
+}
+
+/// The body as text, and the members of it that a dialect looks at.
+pub(super) fn form<'a, F: Deserialize<'a>>(body: &'a Bytes) -> Result<(&'a str, F), Unreadable> {
+    let text = object(body)?;
+    let form = serde_json::from_str(text).map_err(|error| malformed(format!("the body: {error}")))?;
+    Ok((text, form))
+}
+
+/// Refuses what is to run when nobody waits for it.
+pub(super) fn in_foreground(background: Option<&RawValue>) -> Result<(), Unreadable> {
+    if flag("background", background)? {
+        return Err(Unreadable::Unsupported(
+            "background: true is not supported, since a request must be settled when its answer ends".into(),
+        ));
+    }
+    Ok(())
 }
 
 /// The model's name and where it stands.

@@ -39,8 +39,7 @@ struct Form<'a> {
 
 /// Reads a request body.
 pub(in crate::wire::dialect) fn parse(body: &Bytes) -> Result<Parsed, Unreadable> {
-    let text = fields::object(body)?;
-    let form: Form<'_> = serde_json::from_str(text).map_err(|error| malformed(format!("the body: {error}")))?;
+    let (text, form): (&str, Form<'_>) = fields::form(body)?;
     let (model, model_at) = fields::model(text, form.model)?;
     let cap = given(form.max_tokens).ok_or_else(|| malformed("max_tokens is missing".into()))?;
     let mut reader = Reader::new(kind_of);

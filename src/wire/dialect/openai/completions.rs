@@ -14,7 +14,7 @@ use crate::wire::dialect::Dialect;
 use crate::wire::dialect::body::{AnswerForm, Echo, Parsed};
 use crate::wire::dialect::content::{Kind, Reader};
 use crate::wire::dialect::fields::{self, Entry};
-use crate::wire::dialect::json::{Unreadable, flag, given, malformed, present};
+use crate::wire::dialect::json::{Unreadable, flag, given, present};
 
 use super::sampling;
 
@@ -52,8 +52,7 @@ struct Form<'a> {
 
 /// Reads a request body.
 pub(in crate::wire::dialect) fn parse(body: &Bytes) -> Result<Parsed, Unreadable> {
-    let text = fields::object(body)?;
-    let form: Form<'_> = serde_json::from_str(text).map_err(|error| malformed(format!("the body: {error}")))?;
+    let (text, form): (&str, Form<'_>) = fields::form(body)?;
     let (model, model_at) = fields::model(text, form.model)?;
     let streamed = flag("stream", form.stream)?;
     let ask_usage = sampling::ask_usage(text, streamed, form.stream_options)?;

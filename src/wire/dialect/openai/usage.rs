@@ -20,20 +20,40 @@ pub(in super::super) fn read_usage(usage: &Value) -> Option<Usage> {
         _ => return None,
     };
     let none = Tokens::ZERO;
-    let cached = part("prompt_tokens_details", "cached_tokens").unwrap_or(none).min(input);
-    let written = part("prompt_tokens_details", "cache_write_tokens").unwrap_or(none).min(input.saturating_sub(cached));
     // SGLang reports reasoning beside the totals instead of among the details.
     let reasoning = part("completion_tokens_details", "reasoning_tokens")
         .or_else(|| number(&usage["reasoning_tokens"]))
-        .unwrap_or(none)
-        .min(output);
-    Some(Usage {
-        uncached_input: input.saturating_sub(cached + written),
-        cached_input: cached,
-        cache_write: written,
-        visible_output: output.saturating_sub(reasoning),
-        reasoning_output: reasoning,
-    })
+        .unwrap_or(none);
+    let cached = part("prompt_tokens_details", "cached_tokens").unwrap_or(none);
+    let written = part("prompt_tokens_details", "cache_write_tokens").unwrap_or(none);
+    Some(Nested { input, cached, written, output, reasoning }.disjoint())
+}
+
+/// Usage as OpenAI reports it: what was cached and written lies inside the input, what was reasoned inside the output.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Nested {
+    pub(super) input: Tokens,
+    pub(super) cached: Tokens,
+    pub(super) written: Tokens,
+    pub(super) output: Tokens,
+    pub(super) reasoning: Tokens,
+}
+
+impl Nested {
+    /// The same in buckets that do not overlap. A part is never more than what it lies in.
+    pub(super) fn disjoint(self) -> Usage {
+        let Self { input, output, .. } = self;
+        let cached = self.cached.min(input);
+        let written = self.written.min(input.saturating_sub(cached));
+        let reasoning = self.reasoning.min(output);
+        Usage {
+            uncached_input: input.saturating_sub(cached + written),
+            cached_input: cached,
+            cache_write: written,
+            visible_output: output.saturating_sub(reasoning),
+            reasoning_output: reasoning,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use crate::costing::Call;
 use crate::units::{self, Limit};
 use crate::wire::dialect::body::{AnswerForm, Parsed};
-use crate::wire::dialect::json::{Unreadable, flag, malformed, present};
+use crate::wire::dialect::json::{Unreadable, flag, present};
 use crate::wire::dialect::{Dialect, fields};
 
 use super::super::sampling;
@@ -53,13 +53,8 @@ struct Form<'a> {
 
 /// Reads a request body.
 pub(in crate::wire::dialect) fn parse(body: &Bytes) -> Result<Parsed, Unreadable> {
-    let text = fields::object(body)?;
-    let form: Form<'_> = serde_json::from_str(text).map_err(|error| malformed(format!("the body: {error}")))?;
-    if flag("background", form.background)? {
-        return Err(Unreadable::Unsupported(
-            "background: true is not supported, since a request must be settled when its answer ends".into(),
-        ));
-    }
+    let (text, form): (&str, Form<'_>) = fields::form(body)?;
+    fields::in_foreground(form.background)?;
     let (model, model_at) = fields::model(text, form.model)?;
     let streamed = flag("stream", form.stream)?;
     let ask_usage = sampling::ask_usage(text, streamed, form.stream_options)?;

@@ -41,13 +41,8 @@ struct Form<'a> {
 
 /// Reads a request body.
 pub(in crate::wire::dialect) fn parse(body: &Bytes) -> Result<Parsed, Unreadable> {
-    let text = fields::object(body)?;
-    let form: Form<'_> = serde_json::from_str(text).map_err(|error| malformed(format!("the body: {error}")))?;
-    if flag("background", form.background)? {
-        return Err(Unreadable::Unsupported(
-            "background: true is not supported, since a request must be settled when its answer ends".into(),
-        ));
-    }
+    let (text, form): (&str, Form<'_>) = fields::form(body)?;
+    fields::in_foreground(form.background)?;
     let (model, model_at) = fields::model(text, form.model)?;
     let mut reader = Reader::new(kind_of);
     if let Some(instructions) = given(form.instructions) {

@@ -6,6 +6,7 @@ use serde_json::Value;
 use crate::costing::Encoding;
 use crate::units::{Tokens, Usage};
 use crate::wire::dialect::observer::{Show, StreamEnd, Tally};
+use crate::wire::dialect::openai::usage::Nested;
 use crate::wire::dialect::reply::{Fragment, Reply};
 
 /// Reads a whole answer.
@@ -27,16 +28,10 @@ fn read_usage(usage: &Value) -> Option<Usage> {
     let number = |value: &Value| value.as_u64().map(Tokens::new);
     let (input, output) = (number(&usage["input_tokens"])?, number(&usage["output_tokens"])?);
     let part = |group: &str, name: &str| number(&usage[group][name]).unwrap_or(Tokens::ZERO);
-    let cached = part("input_tokens_details", "cached_tokens").min(input);
-    let written = part("input_tokens_details", "cache_write_tokens").min(input.saturating_sub(cached));
-    let reasoning = part("output_tokens_details", "reasoning_tokens").min(output);
-    Some(Usage {
-        uncached_input: input.saturating_sub(cached + written),
-        cached_input: cached,
-        cache_write: written,
-        visible_output: output.saturating_sub(reasoning),
-        reasoning_output: reasoning,
-    })
+    let cached = part("input_tokens_details", "cached_tokens");
+    let written = part("input_tokens_details", "cache_write_tokens");
+    let reasoning = part("output_tokens_details", "reasoning_tokens");
+    Some(Nested { input, cached, written, output, reasoning }.disjoint())
 }
 
 /// The texts in an item of the output.
