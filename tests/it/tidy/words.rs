@@ -23,7 +23,7 @@ const ANYWHERE: [(&str, &str); 6] = [
     ("/work/", "a path of one machine"),
     ("/root/", "a path of one machine"),
     ("/home/", "a path of one machine"),
-    (concat!("static.crates", ".io"), "a registry host; cargo knows where crates are"),
+    (concat!("static.", "crates.io"), "a registry host; cargo knows where crates are"),
     (concat!("pypi", ".org"), "a registry host; pip knows where packages are"),
     (concat!("pythonhosted", ".org"), "a registry host; pip knows where packages are"),
 ];
