@@ -13,6 +13,7 @@ mod doors;
 mod estimates;
 mod explain;
 mod generated;
+mod overload;
 mod published;
 mod scenarios;
 mod sdk;

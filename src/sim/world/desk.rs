@@ -99,7 +99,7 @@ impl<'a> Desk<'a> {
             core: Engine::new(Arc::clone(&setup.policy), Options { seed: setup.seed, slots }),
             guesser: Guesser::new(setup.guess, setup.policy.cost.effort, setup.seed),
             ledger: Memory::new(),
-            records: demands.iter().zip(0..).map(|(demand, id)| blank(demand, id)).collect(),
+            records: demands.iter().zip(0..).map(|(demand, id)| Record::ahead(demand, RequestId::new(id))).collect(),
             states: vec![State::Ahead; demands.len()],
             admitted: VecDeque::new(),
             ended: 0,
@@ -394,7 +394,7 @@ impl<'a> Desk<'a> {
 
     fn come_back(&mut self, again: Demand) {
         let index = self.demands.len();
-        self.records.push(blank(&again, number(index)));
+        self.records.push(Record::ahead(&again, RequestId::new(number(index))));
         self.states.push(State::Ahead);
         self.demands.to_mut().push(again);
         self.returning.push(index);
@@ -435,27 +435,5 @@ impl<'a> Desk<'a> {
             bookings: self.bookings,
             faults: self.faults,
         }
-    }
-}
-
-fn blank(demand: &Demand, id: u64) -> Record {
-    Record {
-        id: RequestId::new(id),
-        arrival: demand.arrival,
-        tenant: demand.tenant.clone(),
-        session: demand.session.clone(),
-        class: None,
-        input: demand.input,
-        output: demand.produced(),
-        outcome: None,
-        reason: None,
-        decided: None,
-        dispatched: None,
-        first_token: None,
-        finished: None,
-        predicted: None,
-        charged: None,
-        retry_after: None,
-        heeded: demand.heeded,
     }
 }
