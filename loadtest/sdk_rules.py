@@ -9,7 +9,7 @@ import json
 import sys
 
 import anthropic
-import httpx
+import httpx2 as httpx
 import openai
 
 CLIENTS = [openai.OpenAI(api_key="none", base_url="http://127.0.0.1:1/v1"),

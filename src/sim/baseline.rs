@@ -148,10 +148,7 @@ impl World {
                 record.reason = Some(code);
                 record.retry_after = wait;
                 record.outcome = Some(Outcome::Refused);
-                match demand.again(self.now, wait) {
-                    Some(again) => self.will_arrive(again),
-                    None => self.ask_next(index),
-                }
+                self.again_or_next(index, wait);
             }
             Answer::Admitted => {
                 record.dispatched = Some(self.now);
@@ -186,7 +183,18 @@ impl World {
         record.reason = reason;
         let answered = (outcome == Outcome::Completed).then(|| self.now.since(record.arrival));
         self.gate.ended(self.now, answered);
-        self.ask_next(index);
+        match reason {
+            Some("client_left") => self.again_or_next(index, None),
+            _ => self.ask_next(index),
+        }
+    }
+
+    /// The client tries again, or asks for what it wants next.
+    fn again_or_next(&mut self, index: usize, told: Option<Span>) {
+        match self.demands[index].again(self.now, told) {
+            Some(again) => self.will_arrive(again),
+            None => self.ask_next(index),
+        }
     }
 
     fn ask_next(&mut self, index: usize) {

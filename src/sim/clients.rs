@@ -60,7 +60,7 @@ pub struct Client {
     /// How long after arriving it leaves, whatever has become of the request.
     #[serde(default)]
     pub leaves_after_s: Option<f64>,
-    /// How many times it tries again when refused, waiting each time as long as it is told.
+    /// How many times it tries again when refused, waiting each time as long as it is told, or when it left.
     #[serde(default)]
     pub retries: u32,
     /// Whatever the gateway tells it when it is refused, it is told to wait this long instead: the constant that

@@ -74,7 +74,8 @@ impl Then {
 pub enum Fate {
     /// The client waits for the end of the answer.
     Patient,
-    /// The client leaves this long after arriving, wherever the request then stands.
+    /// The client leaves this long after arriving, wherever the request then stands. If it has tries left it asks
+    /// again after a pause of its own, as the official SDKs do when they time out.
     LeavesAfter(Span),
     /// The engine fails it after this many output tokens.
     FailsAfter(Tokens),

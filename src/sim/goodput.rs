@@ -1,14 +1,23 @@
 //! Goodput: whole answers a second that came while they were still wanted.
 //!
-//! An answer is *good* when all of it came within the objective, counted from the moment its client first asked,
-//! retries included; half an answer, or one that comes when nobody waits for it any more, was work for nothing. It
-//! counts when it ends. Throughput stays high through a collapse; goodput does not, which is why overload is judged
+//! An answer is *good* when all of it came within the objective; half an answer, or one that comes when nobody waits
+//! for it any more, was work for nothing. It counts when it ends. The objective runs from the request's arrival, as a
+//! client's own timeout does, or from when its client first asked, if it was refused and came back. Throughput stays high through a collapse; goodput does not, which is why overload is judged
 //! by it. The least goodput over any window of a length is the least over all windows of that length that lie between
 //! two moments, wherever they begin.
 
 use crate::units::{Instant, Span};
 
 use super::record::{Outcome, Record};
+
+/// From when the objective runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Since {
+    /// The arrival of the try that was answered.
+    Arrival,
+    /// The arrival of the first try.
+    FirstAsked,
+}
 
 /// The moments at which good answers ended, in order.
 #[derive(Clone, Debug)]
@@ -17,17 +26,21 @@ pub struct Goodput {
 }
 
 impl Goodput {
-    /// Of a run, with this objective from first asking to the end of the answer.
+    /// Of a run, with this objective to the end of the answer.
     #[must_use]
-    pub fn of(records: &[Record], objective: Span) -> Self {
+    pub fn of(records: &[Record], objective: Span, since: Since) -> Self {
         let completed = records.iter().filter(|record| record.outcome == Some(Outcome::Completed));
-        let good = completed.filter_map(|record| record.finished.map(|end| (record.asked, end)));
+        let from = |record: &Record| match since {
+            Since::Arrival => record.arrival,
+            Since::FirstAsked => record.asked,
+        };
+        let good = completed.filter_map(|record| record.finished.map(|end| (from(record), end)));
         Self::of_answers(good, objective)
     }
 
-    /// Of answers that came whole: when each was asked for first and when it ended.
+    /// Of answers that came whole: from when each one's objective runs, and when it ended.
     pub fn of_answers(answers: impl Iterator<Item = (Instant, Instant)>, objective: Span) -> Self {
-        let good = answers.filter(|(asked, end)| end.since(*asked) <= objective);
+        let good = answers.filter(|(from, end)| end.since(*from) <= objective);
         let mut ends: Vec<Instant> = good.map(|(_, end)| end).collect();
         ends.sort_unstable();
         Self { ends }

@@ -21,7 +21,7 @@ pub mod world;
 pub use baseline::{Baseline, Gradient};
 pub use demand::{Demand, Fate};
 pub use engine::{Job, JobId, Progress, SimEngine, Supply, Watch};
-pub use goodput::Goodput;
+pub use goodput::{Goodput, Since};
 pub use record::{Outcome, Record};
 pub use report::Report;
 pub use spec::{BadEngine, EngineForm, EngineSpec, NeverFits};

@@ -17,7 +17,7 @@ use crate::admission::{
 use crate::costing::admissible;
 use crate::ledger::{Ledger, Memory, Movement};
 use crate::policy::model::{Charge, Policy, Selection};
-use crate::units::{Agent, Bytes, Instant, PoolIndex, RequestId, TicketId, Tokens, Usage, VirtualTokens};
+use crate::units::{Agent, Bytes, Instant, PoolIndex, RequestId, Span, TicketId, Tokens, Usage, VirtualTokens};
 
 use super::guess::{Guesser, key, session};
 use super::{Keep, Place, Run, Setup};
@@ -284,7 +284,7 @@ impl<'a> Desk<'a> {
         self.records[index].reason = Some("client_left");
         self.records[index].finished = Some(now);
         self.end(index, Outcome::Aborted);
-        self.ask_next(now, index);
+        self.again_or_next(now, index, None);
     }
 
     /// The engine would not take a request that was let through.
@@ -297,7 +297,10 @@ impl<'a> Desk<'a> {
         self.settle(now, index, Ending { outcome, usage });
         self.records[index].reason = Some(reason);
         self.end(index, Outcome::Aborted);
-        self.ask_next(now, index);
+        match outcome {
+            End::ClientAborted => self.again_or_next(now, index, None),
+            _ => self.ask_next(now, index),
+        }
     }
 
     fn settle(&mut self, now: Instant, index: usize, ending: Ending) {
@@ -378,8 +381,15 @@ impl<'a> Desk<'a> {
         };
         let (expired, told) = (matches!(refusal.reason, Reason::Expired { .. }), record.retry_after);
         self.end(index, if expired { Outcome::Expired } else { Outcome::Refused });
-        let again = self.demands[index].again(now, told).filter(|_| refusal.retry != Retry::Never);
-        match again {
+        match refusal.retry {
+            Retry::Never => self.ask_next(now, index),
+            Retry::At(_) | Retry::Unknown => self.again_or_next(now, index, told),
+        }
+    }
+
+    /// The client tries again, or asks for what it wants next.
+    fn again_or_next(&mut self, now: Instant, index: usize, told: Option<Span>) {
+        match self.demands[index].again(now, told) {
             Some(again) => self.come_back(again),
             None => self.ask_next(now, index),
         }
