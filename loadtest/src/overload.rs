@@ -12,6 +12,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use serde::Serialize;
@@ -31,7 +32,7 @@ use judge::{Found, Judge};
 const RATE_HEADROOM: f64 = 0.85;
 
 /// What is tried.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct OverloadArguments {
     /// What to offer at load 1.
     #[arg(default_value = "loadtest/scenarios/overload.yaml")]
@@ -63,6 +64,13 @@ pub(crate) struct OverloadArguments {
     /// How many times the capacity is offered.
     #[arg(long, value_delimiter = ',', default_values_t = [1.5, 3.0, 10.0])]
     times: Vec<f64>,
+    /// Offer the scenario once, as it is, whatever that comes to. Needs the capacity.
+    #[arg(long, requires = "capacity", conflicts_with = "times")]
+    as_it_is: bool,
+    /// Run all loads of the sweep, and then all ways of a load, at the same time, each over an engine of its own: for a machine that has the CPU for it,
+    /// which the generator's lateness tells.
+    #[arg(long)]
+    at_once: bool,
     /// Where results go.
     #[arg(long)]
     out: PathBuf,
@@ -105,28 +113,30 @@ struct Run {
 /// Measures the capacity, runs every way at every load, and judges the gateway's.
 pub(crate) async fn overload(arguments: &OverloadArguments) -> anyhow::Result<ExitCode> {
     let scenario = scenario::read(&arguments.scenario)?;
-    let bench = Bench { arguments, scenario: &scenario, spec: crate::read_engine(arguments.engine.as_deref())? };
     let rates = Rates::of(&scenario);
-    ensure!(rates.growing > 0.0, "{} has no open-loop client that is not steady", arguments.scenario.display());
+    let spec = crate::read_engine(arguments.engine.as_deref())?;
+    let bench = Arc::new(Bench { arguments: arguments.clone(), scenario, spec });
+    ensure!(
+        arguments.as_it_is || rates.growing > 0.0,
+        "{} has no open-loop client that is not steady; try --as-it-is",
+        arguments.scenario.display()
+    );
     std::fs::create_dir_all(&arguments.out)
         .with_context(|| format!("cannot make the folder {}", arguments.out.display()))?;
-    let mut sweep = Vec::new();
     crate::say(&format!("{}\n", Found::HEAD));
-    if arguments.capacity.is_none() {
-        for load in &arguments.sweep {
-            sweep.push(bench.run(Way::Tallygate, *load, 0.0).await?);
-        }
-    }
+    let sweep = match arguments.capacity {
+        Some(_) => Vec::new(),
+        None => bench.all(arguments.sweep.iter().map(|load| (Way::Tallygate, *load)).collect(), 0.0).await?,
+    };
     let measured = sweep.iter().map(|run| run.found.good_per_s).fold(0.0, f64::max);
     let capacity = arguments.capacity.unwrap_or(measured);
     ensure!(capacity > 0.0, "nothing was answered in time at any load of the sweep");
     crate::say(&format!("capacity: {capacity:.2} good answers/s\n"));
     let mut runs = Vec::new();
-    for times in &arguments.times {
-        for way in &arguments.ways {
-            let load = (times * capacity - rates.steady) / rates.growing;
-            runs.push(bench.run(*way, load, capacity).await.with_context(|| format!("{way:?} at {times} times"))?);
-        }
+    let times = if arguments.as_it_is { &[1.0][..] } else { &arguments.times };
+    for times in times {
+        let load = if arguments.as_it_is { 1.0 } else { (times * capacity - rates.steady) / rates.growing };
+        runs.extend(bench.all(arguments.ways.iter().map(|way| (*way, load)).collect(), capacity).await?);
     }
     let broken: Vec<String> =
         runs.iter().filter(|run| run.way == Way::Tallygate).flat_map(|run| run.found.broken(capacity)).collect();
@@ -140,16 +150,33 @@ pub(crate) async fn overload(arguments: &OverloadArguments) -> anyhow::Result<Ex
     Ok(if broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-struct Bench<'a> {
-    arguments: &'a OverloadArguments,
-    scenario: &'a Scenario,
+struct Bench {
+    arguments: OverloadArguments,
+    scenario: Scenario,
     spec: EngineSpec,
 }
 
-impl Bench<'_> {
+impl Bench {
+    /// Several runs, one after the other or all at once.
+    async fn all(self: &Arc<Self>, ways: Vec<(Way, f64)>, capacity: f64) -> anyhow::Result<Vec<Run>> {
+        let (mut runs, mut under_way) = (Vec::new(), Vec::new());
+        for (way, load) in ways {
+            let bench = Arc::clone(self);
+            let run = tokio::spawn(async move { bench.run(way, load, capacity).await });
+            match self.arguments.at_once {
+                true => under_way.push(run),
+                false => runs.push(run.await??),
+            }
+        }
+        for run in under_way {
+            runs.push(run.await??);
+        }
+        Ok(runs)
+    }
+
     /// One run: a fresh engine, and a fresh front of it.
     async fn run(&self, way: Way, load: f64, capacity: f64) -> anyhow::Result<Run> {
-        let scenario = scaled(self.scenario, load);
+        let scenario = scaled(&self.scenario, load);
         let name = format!("{way:?}-{load:.2}").to_lowercase();
         let folder = self.arguments.out.join(&name);
         std::fs::create_dir_all(&folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
@@ -171,8 +198,8 @@ impl Bench<'_> {
     }
 
     async fn front(&self, way: Way, capacity: f64, upstream: &str, folder: &Path) -> anyhow::Result<Before> {
-        let arguments = self.arguments;
-        let growing = Rates::of(self.scenario).tenants;
+        let arguments = &self.arguments;
+        let growing = Rates::of(&self.scenario).tenants;
         let per_minute = (RATE_HEADROOM * capacity * 60.0 / growing).round();
         let address = upstream.trim_start_matches("http://").parse().context("the engine's own address")?;
         let envoy = async |file: &str, numbers: Vec<(&str, String)>| -> anyhow::Result<Before> {

@@ -16,8 +16,12 @@ use crate::scenario::Scenario;
 const FOR_THE_QUEUE: [&str; 3] = ["tallygate_queue_full", "tallygate_wait_too_long", "tallygate_expired"];
 /// Goodput must be at least this part of its peak.
 const LEAST_GOODPUT: f64 = 0.95;
-/// And over any half minute at least this part.
-const WINDOW: Span = Span::from_secs(30);
+/// And over any minute at least this part.
+const LEAST_OF_A_MINUTE: f64 = 0.9;
+const WINDOW: Span = Span::from_secs(60);
+/// Of those who come back when told, at least this part is let in, and at most this comes within a tenth of a second.
+const LEAST_LET_IN: f64 = 0.9;
+const MOST_AT_ONCE: f64 = 0.05;
 /// A refused tenant may be so far below its share of any minute, requests coming at random and whole.
 const MOST_BELOW: f64 = 0.15;
 /// Refusals are decided within this, at the median.
@@ -43,7 +47,7 @@ pub(super) struct Found {
     pub(super) offered_per_s: f64,
     /// Answers a second that came whole and in time.
     pub(super) good_per_s: f64,
-    /// The fewest of these over any half minute.
+    /// The fewest of these over any minute.
     pub(super) least_good_per_s: f64,
     /// From asking to the first token of what was let through, the 99th percentile.
     pub(super) first_token_p99_s: f64,
@@ -205,7 +209,7 @@ fn ratio(count: usize, of: f64) -> f64 {
 
 impl Found {
     /// Above the lines.
-    pub(super) const HEAD: &str = "way-load                    offered/s  good/s  of cap.  least 30 s  first p99  \
+    pub(super) const HEAD: &str = "way-load                    offered/s  good/s  of cap.  least min.  first p99  \
         admitted  steady good  refused p50  below share  under way  late p99  cores: generator+engine, front";
 
     pub(super) fn line(&self, name: &str, capacity: f64) -> String {
@@ -250,6 +254,18 @@ impl Found {
             ),
             (refused < REFUSED_WITHIN_MS, format!("a refusal takes {refused:.2} ms at the median")),
             (self.below_share <= MOST_BELOW, format!("a tenant was refused {:.3} below its share", self.below_share)),
+            (
+                self.let_in_on_return.is_none_or(|part| part >= LEAST_LET_IN),
+                format!("{:.3} of those who came back when told were let in", self.let_in_on_return.unwrap_or(1.0)),
+            ),
+            (
+                self.returns_at_once.is_none_or(|part| part <= MOST_AT_ONCE),
+                format!("{:.3} came back within a tenth of a second", self.returns_at_once.unwrap_or(0.0)),
+            ),
+            (
+                self.least_good_per_s / capacity >= LEAST_OF_A_MINUTE,
+                format!("goodput fell to {:.3} of the capacity in a minute", self.least_good_per_s / capacity),
+            ),
             (self.steady_good >= LEAST_STEADY, format!("{:.3} of the steady tenants' are good", self.steady_good)),
         ];
         let broken = claims.into_iter().filter(|(holds, _)| !holds);
