@@ -86,6 +86,8 @@ struct Outcomes {
     wrong: Wrong,
     /// From arriving to being refused, the median.
     refused_after_s: f64,
+    /// The part of the refusals that came only when the wait had been as long as it may.
+    expired: f64,
     /// Of what the light tenants asked, the part whose answer was good.
     light_good: f64,
 }
@@ -140,6 +142,10 @@ impl Bench {
             admitted: ratio(admitted, ratio(inside.len(), 1.0)),
             wrong: refusals(&bids, MAX_WAIT, Span::from_secs(60), Span::from_secs(1)),
             refused_after_s: rank(&refused, 50),
+            expired: ratio(
+                inside.iter().filter(|record| record.outcome == Some(Outcome::Expired)).count(),
+                ratio(refused.len().max(1), 1.0),
+            ),
             light_good: ratio(light_good, ratio(light.len(), 1.0)),
         }
     }
@@ -270,12 +276,12 @@ impl Bench {
 }
 
 impl Outcomes {
-    const HEAD: &str = "way                    offered    good/s   of peak  first p99  admitted  light good  below share  \
+    const HEAD: &str = "way                    offered    good/s   of peak  first p99  admitted  light good  below share  expired  \
         setting";
 
     fn line(&self, name: &str, capacity: f64, setting: &str) -> String {
         format!(
-            "{name:<22}{:>7.1}x{:>10.2}{:>8.1} %{:>9.2} s{:>8.1} %{:>10.1} %{:>11.1} %  {setting}",
+            "{name:<22}{:>7.1}x{:>10.2}{:>8.1} %{:>9.2} s{:>8.1} %{:>10.1} %{:>11.1} %{:>7.1} %  {setting}",
             self.offered_per_s / capacity,
             self.good_per_s,
             self.good_per_s / capacity * 100.0,
@@ -283,6 +289,7 @@ impl Outcomes {
             self.admitted * 100.0,
             self.light_good * 100.0,
             self.wrong.part * 100.0,
+            self.expired * 100.0,
         )
     }
 }
