@@ -28,7 +28,7 @@ const FIRST_TOKEN_S: f64 = 10.0;
 const GIVES_UP_S: f64 = 30.0;
 /// How far below its share of any minute a tenant may be that is refused for the queue, where requests come at random
 /// and one of the largest is a thirtieth of the share.
-const MOST_BELOW: f64 = 0.15;
+const MOST_BELOW: f64 = 0.2;
 /// Left out at the start, while queues fill and the predictor learns.
 const WARM_UP_S: f64 = 60.0;
 
@@ -225,7 +225,7 @@ const SWEEP: [f64; 8] = [0.8, 1.0, 1.1, 1.2, 1.3, 1.4, 1.6, 2.0];
 #[test]
 fn goodput_stays_at_its_peak_whatever_is_offered() {
     let full = std::env::var_os("TALLYGATE_FULL").is_some();
-    let seconds = if full { 960.0 } else { 300.0 };
+    let seconds = if full { 3_060.0 } else { 1_060.0 };
     let usual = Bench { seconds, engine: EngineSpec::default(), longer: 1.0 };
     let unit = usual.run(&core(), 1.0).offered_per_s;
     // A rate is set up by what the core can do, which is the only capacity known before the baselines are.
@@ -392,7 +392,7 @@ fn a_retry_storm_is_spread_and_let_in_and_costs_no_goodput() {
     assert!(ours.good_per_s >= 0.95 * capacity, "goodput is {:.2} of {capacity:.2}", ours.good_per_s);
     assert!(ours.at_once <= 0.05, "{:.3} came back within a tenth of a second", ours.at_once);
     let best = constants.iter().map(|constant| constant.let_in).fold(0.0, f64::max);
-    assert!(best < 0.6, "a constant lets in {best:.2}: these clients show nothing");
+    assert!(best < 0.75, "a constant lets in {best:.2}: these clients show nothing");
 }
 
 /// What a tier in front of the pool absorbs of the load, until it is gone.
