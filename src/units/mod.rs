@@ -5,12 +5,14 @@
 //! arithmetic only where it has meaning, and saturating where a hostile request could overflow it. This room
 //! imports nothing of the project.
 
+mod gauges;
 mod ids;
 mod limit;
 mod money;
 mod time;
 mod tokens;
 
+pub use gauges::EngineGauges;
 pub use ids::{Agent, ClassIndex, DecisionId, Model, PoolIndex, RequestId, SessionId, TenantId, TicketId};
 pub use limit::Limit;
 pub use money::{Price, VirtualTokens};
