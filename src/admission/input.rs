@@ -1,7 +1,8 @@
 //! Everything that can happen to the core. A closed list.
 
-use crate::units::{PoolIndex, RequestId, TicketId, Tokens};
+use crate::units::{EngineGauges, Instant, PoolIndex, RequestId, TicketId, Tokens};
 
+use super::gauges::Source;
 use super::request::Request;
 use super::ticket::Ending;
 
@@ -29,6 +30,17 @@ pub enum Input {
     /// Somebody who holds the slots (an engine's own scheduler, an arbiter for many gateways) grants one: the
     /// head of the pool is dispatched whatever the window says.
     Grant(PoolIndex),
+    /// An engine of a pool said this of its own load.
+    Gauges {
+        /// Whose engine.
+        pool: PoolIndex,
+        /// Where it was said.
+        source: Source,
+        /// When it was true: when it was asked for, not when the answer came. Never counts as later than now.
+        taken_at: Instant,
+        /// What.
+        gauges: EngineGauges,
+    },
     /// The gateway shuts down: newcomers are refused, the queue is served on.
     Drain,
     /// The gateway's patience with the queue is over: everything still queued is refused.

@@ -30,6 +30,8 @@
 //! | `class` | ranks and owed shares |
 //! | `fanout` | caps on requests in flight |
 //! | `window`, `pool` | how much may be in flight, and which request is next |
+//! | `signals` | how much a pool is wanted, for whoever adds and removes engines |
+//! | `gauges` | what the engines say of their own load, and how old that is |
 //! | `flight`, `settle` | what a request is charged, held and settled for |
 //! | `tree`, `engine` | the bookkeeping, and the machine itself |
 
@@ -43,6 +45,7 @@ mod event;
 mod explain;
 mod fanout;
 mod flight;
+mod gauges;
 mod input;
 mod order;
 mod pool;
@@ -52,6 +55,7 @@ mod refusal;
 mod request;
 mod session;
 mod settle;
+mod signals;
 mod ticket;
 mod tree;
 mod vacancy;
@@ -67,12 +71,14 @@ pub use engine::{Engine, Options};
 pub use event::Event;
 pub use explain::{Explanation, Finding, Prospect, QueueFound, Until};
 pub use fanout::{FanoutFound, Left, Quota, SessionRunning, TenantRunning};
+pub use gauges::{Sight, Source};
 pub use input::Input;
 pub use order::{Gate, Objection, Size, Wait, WaitFound};
 pub use pool::{Slots, Turn};
 pub use queue::{Fill, Fullness, Load};
 pub use refusal::{Level, Reason, Refusal, Retry, Unit};
 pub use request::{Attempt, Request, Subject};
+pub use signals::{Saturation, Signals};
 pub use ticket::{Ending, Outcome, Reported, Ticket};
 pub use view::{Head, PoolView, QueueView, RequestState, RequestView, SessionView, TenantView};
 pub use vtc::Standing;

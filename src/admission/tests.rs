@@ -7,5 +7,6 @@ mod flow;
 mod order;
 mod promise;
 mod queue;
+mod signals;
 mod vacancy;
 mod world;

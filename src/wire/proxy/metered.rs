@@ -9,7 +9,7 @@ use crate::admission::Outcome;
 use crate::units::DecisionId;
 
 use super::super::answer::{self, Refused};
-use super::super::exchange::{Admitted, Arrival, Coding, prepare};
+use super::super::exchange::{Admitted, Arrival, Coding, REPORT, prepare};
 use super::super::server::Body;
 use super::observed::{self, Framing};
 use super::{Proxy, UpstreamError, headers};
@@ -34,7 +34,8 @@ impl Proxy {
         let pool = prepared.pool();
         let mut admitted = prepared.admit(&self.gate).await?;
 
-        let onward = self.onward(pool, &head, by_key, body);
+        let mut onward = self.onward(pool, &head, by_key, body);
+        admitted.ask_for_load(onward.headers_mut());
         admitted.sent();
         match self.upstream.send(onward, self.settings.begin_within).await {
             Ok(response) => Ok(self.answer(decision, admitted, response)),
@@ -55,7 +56,11 @@ impl Proxy {
         headers::clean_answer(&mut head.headers);
         answer::mark_admitted(&mut head.headers, decision, admitted.waited());
         answer::tell_left(&mut head.headers, &admitted.left());
+        let keeps_load = admitted.keeps_load();
         let meter = admitted.meter(head.status, &head.headers);
+        if keeps_load {
+            head.headers.remove(REPORT);
+        }
         if meter.shortens() {
             // What is hidden makes it shorter than the upstream said.
             head.headers.remove(CONTENT_LENGTH);

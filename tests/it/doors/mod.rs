@@ -7,6 +7,7 @@ mod crowd;
 mod endings;
 mod envoy;
 mod fanout;
+mod load;
 mod passing;
 mod proxy;
 mod recorded;
