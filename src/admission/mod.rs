@@ -30,6 +30,8 @@
 //! | `class` | ranks and owed shares |
 //! | `fanout` | caps on requests in flight |
 //! | `window`, `pool` | how much may be in flight, and which request is next |
+//! | `signals` | how much a pool is wanted, for whoever adds and removes engines |
+//! | `gauges` | what the engines say of their own load, and how old that is |
 //! | `flight`, `settle` | what a request is charged, held and settled for |
 //! | `tree`, `engine` | the bookkeeping, and the machine itself |
 
@@ -44,6 +46,7 @@ mod event;
 mod explain;
 mod fanout;
 mod flight;
+mod gauges;
 mod input;
 mod limits;
 mod order;
@@ -57,6 +60,7 @@ mod request;
 mod rule;
 mod session;
 mod settle;
+mod signals;
 mod ticket;
 mod tree;
 mod vacancy;
@@ -73,6 +77,7 @@ pub use engine::{Engine, Options};
 pub use event::Event;
 pub use explain::{Explanation, Finding, Prospect, QueueFound, Until};
 pub use fanout::{FanoutFound, Left, Quota, SessionRunning, TenantRunning};
+pub use gauges::{Sight, Source};
 pub use input::{Input, Restored};
 pub use order::{Gate, Objection, Size, Wait, WaitFound};
 pub use pool::{Slots, Turn};
@@ -80,6 +85,7 @@ pub use queue::{Fill, Fullness, Load};
 pub use refusal::{Level, Reason, Refusal, Retry, Unit};
 pub use request::{Attempt, Request, Subject};
 pub use rule::{BudgetUse, Debit, Demotion, Keeping, Owner, Rule, RuleFound, RuleLeft};
+pub use signals::{Saturation, Signals};
 pub use ticket::{Ending, Outcome, Reported, Ticket};
 pub use view::{Head, PoolView, QueueView, RequestState, RequestView, SessionView, TenantView};
 pub use vtc::Standing;

@@ -13,6 +13,7 @@ use crate::units::{Agent, Bytes, ClassIndex, Instant, Limit, PoolIndex, SessionI
 
 use super::deadline::{Ahead, DrainRate};
 use super::flight::{Flight, Speed};
+use super::gauges::Instruments;
 use super::own::Own;
 use super::promise::{Kept, Promised, Promises};
 use super::queue::Load;
@@ -65,6 +66,7 @@ pub(super) struct Pool {
     pub(super) drain: DrainRate,
     pub(super) vacancy: Option<Vacancy>,
     pub(super) promises: Promises,
+    pub(super) instruments: Instruments,
 }
 
 impl Pool {
@@ -81,6 +83,7 @@ impl Pool {
             drain: DrainRate::new(),
             vacancy: None,
             promises: Promises::default(),
+            instruments: Instruments::new(pool.engine.as_ref()),
         }
     }
 

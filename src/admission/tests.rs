@@ -8,5 +8,6 @@ mod limits;
 mod order;
 mod promise;
 mod queue;
+mod signals;
 mod vacancy;
 mod world;

@@ -13,9 +13,11 @@ use prometheus::{
     CounterVec, Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, TextEncoder,
 };
 
-use crate::admission::{Event, Rule, Subject};
+use crate::admission::{Event, Rule, Sight, Signals, Subject};
 use crate::policy::Policy;
 use crate::units::{ClassIndex, PoolIndex, Span, TenantId, Tokens, Usage};
+
+use super::signals::SignalGauges;
 
 /// Seconds; from what nobody notices to the longest waits of a batch class.
 const WAIT_BUCKETS: &[f64] =
@@ -53,6 +55,7 @@ struct Inner {
     in_flight_tokens: GaugeVec,
     prediction: GaugeVec,
     input_estimate: GaugeVec,
+    signals: SignalGauges,
 }
 
 /// What the gauges show of one class's queue.
@@ -79,6 +82,8 @@ pub struct Gauges {
     pub pools: Vec<(PoolIndex, u32, Tokens)>,
     /// Every budget, and the part of it used by whoever has used most.
     pub budgets: Vec<(Rule, f64)>,
+    /// Every pool's load as its engines tell it, and how much it is wanted.
+    pub signals: Vec<(Signals, Sight)>,
     /// Mean absolute error and mean error of the output prediction, in tokens.
     pub prediction_error: Vec<(&'static str, f64)>,
     /// The same of the input, as counted and as corrected.
@@ -86,7 +91,7 @@ pub struct Gauges {
 }
 
 /// Makes metrics and registers them.
-struct Maker(Registry);
+pub(super) struct Maker(Registry);
 
 impl Maker {
     fn register<M: Collector + Clone + 'static>(&self, metric: M) -> Result<M, prometheus::Error> {
@@ -94,7 +99,7 @@ impl Maker {
         Ok(metric)
     }
 
-    fn count(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
+    pub(super) fn count(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
         self.register(IntCounterVec::new(Opts::new(name, help), labels)?)
     }
 
@@ -102,7 +107,7 @@ impl Maker {
         self.register(CounterVec::new(Opts::new(name, help), labels)?)
     }
 
-    fn gauge(&self, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec, prometheus::Error> {
+    pub(super) fn gauge(&self, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec, prometheus::Error> {
         self.register(GaugeVec::new(Opts::new(name, help), labels)?)
     }
 
@@ -223,6 +228,7 @@ impl Metrics {
             prediction: maker.error("tallygate_prediction_error_tokens", "Error of the output prediction.")?,
             input_estimate: maker
                 .error("tallygate_input_error_tokens", "Error of the input expected, and of the bare count of it.")?,
+            signals: SignalGauges::new(&maker)?,
             tenants: Mutex::new(HashSet::new()),
             policy,
             registry: maker.0,
@@ -283,6 +289,12 @@ impl Metrics {
         self.inner.rejected.with_label_values(&[reason]).inc();
     }
 
+    /// Counts a reading of what an engine says of its load.
+    pub fn engine_read(&self, pool: PoolIndex, read: bool) {
+        let result = if read { "read" } else { "failed" };
+        self.inner.signals.reads.with_label_values(&[self.inner.pool(pool), result]).inc();
+    }
+
     /// Counts a request whose upstream reported a usage that cannot be.
     pub fn disbelieved(&self, pool: PoolIndex) {
         self.inner.disbelieved.with_label_values(&[self.inner.pool(pool)]).inc();
@@ -306,6 +318,9 @@ impl Metrics {
         }
         for (budget, used) in &gauges.budgets {
             inner.rules.used.with_label_values(&[inner.rule(*budget)]).set(*used);
+        }
+        for (signals, sight) in &gauges.signals {
+            inner.signals.show(inner.pool(signals.pool), signals, sight);
         }
         for (measure, error) in &gauges.prediction_error {
             inner.prediction.with_label_values(&[*measure]).set(*error);
@@ -346,7 +361,7 @@ impl Inner {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a gauge is for looking at")]
-fn shown(tokens: Tokens) -> f64 {
+pub(super) fn shown(tokens: Tokens) -> f64 {
     tokens.get() as f64
 }
 

@@ -14,13 +14,14 @@ use crate::admission::pool::{Pool, Slots};
 use crate::admission::queue::{Load, capped_units, per_weight};
 use crate::admission::tree::{Slot, Waiting};
 use crate::admission::vtc::Node;
-use crate::admission::{Attempt, Engine, Event, Input, Outcome, Reported, RequestState};
+use crate::admission::{Attempt, Engine, Event, Input, Outcome, Reported, RequestState, Source};
 use crate::policy::Policy;
 use crate::policy::model::{
     Algorithm, Budget, Charge, Exceeded, Fanout, Per, Period, QueueCap, QueueCaps, Rate, Scope, Spent, Window,
 };
 use crate::units::{
-    Agent, Amount, Bytes, ClassIndex, Measure, PoolIndex, RequestId, Span, TicketId, Tokens, Usage, VirtualTokens,
+    Agent, Amount, Bytes, ClassIndex, EngineGauges, Measure, PoolIndex, RequestId, Span, TicketId, Tokens, Usage,
+    VirtualTokens,
 };
 
 #[derive(Clone, Debug)]
@@ -42,6 +43,7 @@ pub(super) enum Op {
     Settle(u8, usize, usize, u64),
     SettleAgain(u8),
     Grant,
+    Gauges(u8, u64),
     Drain,
     Flush,
     Wait(u16),
@@ -69,6 +71,7 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
         6 => (any::<u8>(), 0..Outcome::ALL.len(), 0..3usize, 0..700u64).prop_map(|(a, b, c, d)| Op::Settle(a, b, c, d)),
         1 => any::<u8>().prop_map(Op::SettleAgain),
         1 => Just(Op::Grant),
+        1 => (any::<u8>(), 0..100u64).prop_map(|(source, waiting)| Op::Gauges(source, waiting)),
         3 => (0..4_000u16).prop_map(Op::Wait),
         1 => Just(Op::Flush),
     ]
@@ -216,6 +219,12 @@ pub(super) fn apply(world: &mut World, op: &Op) {
             world.settle(TicketId::new(1_000_000 + u64::from(which)), Outcome::Completed, Reported::Nothing);
         }
         Op::Grant => world.feed(Input::Grant(PoolIndex::new(0))),
+        Op::Gauges(source, waiting) => {
+            let source = if source % 3 == 0 { Source::Header } else { Source::Page(usize::from(source % 3)) };
+            let gauges = EngineGauges { waiting: Some(waiting), ..EngineGauges::default() };
+            let pool = PoolIndex::new(0);
+            world.feed(Input::Gauges { pool, source, taken_at: world.now, gauges });
+        }
         Op::Drain => world.feed(Input::Drain),
         Op::Flush => world.feed(Input::Flush),
         Op::Wait(millis) => {

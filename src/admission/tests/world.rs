@@ -63,6 +63,7 @@ pub(super) fn policy() -> Policy {
             window: Window { tokens: Limit::Unlimited, requests: Limit::AtMost(1) },
             max_request_tokens: Limit::Unlimited,
             queue: QueueCaps::default(),
+            engine: None,
         }],
         fanout: Fanout::default(),
         limits: Vec::new(),

@@ -73,6 +73,11 @@ pub(super) const POOLS: &[Column] = &[
     ("OF", "window_tokens"),
     ("QUEUED", "queued_requests"),
     ("QUEUED-TOKENS", "queued_tokens"),
+    ("SATURATION", "saturation"),
+    ("WAIT-S", "predicted_wait_s"),
+    ("ENGINE", "engine"),
+    ("ITS-QUEUE", "engine_waiting"),
+    ("ITS-KV", "engine_kv_usage"),
 ];
 
 pub(super) const ACCURACY: &[Column] = &[

@@ -234,12 +234,15 @@ fn gauges(seen: &Seen<'_>) -> Gauges {
         oldest: queue.oldest_arrival.map_or(Span::ZERO, |since| seen.now.since(since)),
     });
     let pools = seen.engine.pools().into_iter().map(|pool| (pool.pool, pool.in_flight_requests, pool.in_flight_tokens));
+    let signals = seen.engine.signals(seen.now).into_iter();
+    let signals = signals.map(|signals| (signals, seen.engine.sight(signals.pool, seen.now)));
     let output = seen.experience.predictor.overall();
     let input = seen.experience.calibration.overall();
     Gauges {
         budgets: most_used(seen),
         queues: queues.collect(),
         pools: pools.collect(),
+        signals: signals.collect(),
         prediction_error: vec![("mean_absolute", output.mean_absolute_error), ("bias", output.bias)],
         input_error: vec![
             ("mean_absolute", input.expected.mean_absolute_error),
