@@ -255,6 +255,28 @@ def window_keeps_the_queue_short(engine):
     check(f"{engine.name}: the window keeps its own queue short and its slots busy")(short)
 
 
+def gauges_are_read(engine):
+    def seen():
+        requests = [chat(f"t{number}", f"request {number}", 300) for number in range(6)]
+        with gateway(PROGRAM, engine.port, OUT, name="gauges", watch=engine.port) as ours:
+            pool = lambda: ours.rows("/v1/pools")[0]
+            await_that(lambda: pool()["engine"] == "seen", 10, "the engine to be seen")
+            threads, failures = crowd(ours.proxy, requests)
+            same = lambda: (pool()["engine_running"], pool()["engine_waiting"]) == (SLOTS, len(requests) - SLOTS)
+            await_that(same, 10, f"{SLOTS} running and {len(requests) - SLOTS} waiting to be seen, as the engine has it")
+            for thread in threads:
+                thread.join()
+            engine.quiet()
+            await_that(lambda: pool()["engine_running"] == 0 and pool()["engine_waiting"] == 0, 10, "it to be seen idle")
+            if failures or pool()["engine_faults"]:
+                raise Broken(f"{failures} {pool()['engine_faults']}")
+            row = pool()
+            return f"KV usage {row['engine_kv_usage']}, capacity {row['engine_kv_tokens']}, " \
+                   f"preemptions {row['engine_preemptions']}"
+
+    check(f"{engine.name}: its gauges are seen as they are, busy and idle")(seen)
+
+
 def preemptions():
     """A small KV pool: 80 blocks of 32 tokens. Four long requests do not fit; a window of tokens sees to it."""
     requests = [chat(f"t{number % 4}", f"long answer {number} ", 900) for number in range(6)]
@@ -327,6 +349,7 @@ def engine_checks(start, then=lambda engine: None):
         usage_is_charged(engine)
         leaving_stops_it(engine)
         window_keeps_the_queue_short(engine)
+        gauges_are_read(engine)
         then(engine)
 
 
