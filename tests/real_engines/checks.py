@@ -160,8 +160,9 @@ def usage_is_charged(engine):
     check(f"{engine.name}: cached input is charged as cached")(cached)
 
 
-# A client leaves after so many events of an answer so long; an engine that is told has not made this many then.
-LEAVES_AFTER, FAR, LONG = 20, 750, 1500
+# A client leaves after so many events of an answer so long. An engine that is told stops far from its end, however late a
+# busy machine lets the client read.
+LEAVES_AFTER, FAR, LONG = 20, 1400, 1900
 
 
 def hang_up(engine, ours):
