@@ -17,9 +17,10 @@ use crate::costing::Encoding;
 use crate::demo::{self, Demo};
 use crate::observe::{Decisions, Keep, Metrics};
 use crate::policy::{self, Policy, Written};
-use crate::settings::{Remember, Settings};
+use crate::settings::{LedgerKind, Remember, Settings};
 use crate::shell::{self, Gate};
 use crate::sim::EngineSpec;
+use crate::store::FileStore;
 use crate::units::Span;
 use crate::wire::admin::{About, Admin, InForce, Token};
 use crate::wire::explain::Doors;
@@ -93,7 +94,14 @@ impl App {
 
         let Remember { most, bytes } = settings.decisions;
         let decisions = Decisions::new(Keep { most, bytes });
-        let gate = Gate::start(policy, metrics, decisions, seed(), epoch());
+        let gate = match settings.ledger {
+            LedgerKind::Memory => Gate::start(policy, metrics, decisions, seed(), epoch()),
+            LedgerKind::File(path) => {
+                let opened = tokio::task::spawn_blocking(move || FileStore::open(&path));
+                let store = Box::new(opened.await.context("opening the ledger")??);
+                Gate::start_keeping(policy, metrics, decisions, (seed(), epoch()), store)?
+            }
+        };
         gate.watch_engines(seed()).map_err(|error| anyhow!(error))?;
         let token = settings.admin_token.as_ref().map(|secret| Token::new(secret.reveal().trim()));
         let about = About {
@@ -181,6 +189,9 @@ impl App {
                 self.proxy_server.abort();
                 self.grpc_server.abort();
             }
+        }
+        if let Err(error) = self.gate.close_ledger().await {
+            tracing::error!(%error, "what was granted and not used counts as used");
         }
         self.stop_admin.cancel();
         self.admin_server.abort();

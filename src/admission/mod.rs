@@ -35,6 +35,7 @@
 //! | `flight`, `settle` | what a request is charged, held and settled for |
 //! | `tree`, `engine` | the bookkeeping, and the machine itself |
 
+mod budget;
 mod class;
 mod deadline;
 mod debt;
@@ -47,12 +48,16 @@ mod fanout;
 mod flight;
 mod gauges;
 mod input;
+mod limits;
 mod order;
+mod own;
 mod pool;
 mod promise;
 mod queue;
+mod rate;
 mod refusal;
 mod request;
+mod rule;
 mod session;
 mod settle;
 mod signals;
@@ -66,18 +71,20 @@ mod window;
 #[cfg(test)]
 mod tests;
 
+pub use budget::DebitNumber;
 pub use effect::{Effect, Verdict};
 pub use engine::{Engine, Options};
 pub use event::Event;
 pub use explain::{Explanation, Finding, Prospect, QueueFound, Until};
 pub use fanout::{FanoutFound, Left, Quota, SessionRunning, TenantRunning};
 pub use gauges::{Sight, Source};
-pub use input::Input;
+pub use input::{Input, Restored};
 pub use order::{Gate, Objection, Size, Wait, WaitFound};
 pub use pool::{Slots, Turn};
 pub use queue::{Fill, Fullness, Load};
 pub use refusal::{Level, Reason, Refusal, Retry, Unit};
 pub use request::{Attempt, Request, Subject};
+pub use rule::{BudgetUse, Debit, Demotion, Keeping, Owner, Rule, RuleFound, RuleLeft};
 pub use signals::{Saturation, Signals};
 pub use ticket::{Ending, Outcome, Reported, Ticket};
 pub use view::{Head, PoolView, QueueView, RequestState, RequestView, SessionView, TenantView};

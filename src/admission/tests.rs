@@ -4,6 +4,7 @@ mod agents;
 mod audit;
 mod explain;
 mod flow;
+mod limits;
 mod order;
 mod promise;
 mod queue;

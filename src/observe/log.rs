@@ -84,7 +84,12 @@ impl Journal {
                 let Some(withheld) = self.admit(*at) else { return };
                 warn!(target: "tallygate::decision", %ticket, withheld, "a ticket that is not live was reported on");
             }
-            Event::Queued { .. } | Event::Charged { .. } | Event::Vacated { .. } | Event::Cancelled { .. } => {}
+            Event::Queued { .. }
+            | Event::Demoted { .. }
+            | Event::Shadowed { .. }
+            | Event::Charged { .. }
+            | Event::Vacated { .. }
+            | Event::Cancelled { .. } => {}
         }
     }
 }

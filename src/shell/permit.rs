@@ -45,10 +45,10 @@ impl Permit {
         self.ticket.waited
     }
 
-    /// How many more of its tenant and session may be in flight beside it.
+    /// What is left of the limits that concern it.
     #[must_use]
-    pub fn left(&self) -> Left {
-        self.ticket.left
+    pub fn left(&self) -> &Left {
+        &self.ticket.left
     }
 
     /// What the request is expected to use.

@@ -15,6 +15,7 @@ mod estimates;
 mod explain;
 mod gauges;
 mod generated;
+mod ledger;
 mod published;
 mod scenarios;
 mod sdk;

@@ -28,6 +28,18 @@ pub(super) const SESSIONS: &[Column] = &[
     ("RUNNING", "in_flight_requests"),
 ];
 
+pub(super) const BUDGETS: &[Column] = &[
+    ("BUDGET", "budget"),
+    ("TENANT", "tenant"),
+    ("OF", "of"),
+    ("UNIT", "unit"),
+    ("USED", "used"),
+    ("LEFT", "left"),
+    ("AMOUNT", "amount"),
+    ("PERIOD", "period"),
+    ("UNTIL", "until"),
+];
+
 pub(super) const QUEUES: &[Column] = &[
     ("POOL", "pool"),
     ("CLASS", "class"),

@@ -54,6 +54,8 @@ enum What {
     Requests,
     /// What runs, by pool.
     Pools,
+    /// What is used of every budget, by whom.
+    Budgets,
     /// How good the estimates of requests were, by model.
     Accuracy,
     /// The latest decisions, the newest first.
@@ -102,6 +104,7 @@ impl What {
             Self::Requests => Question::get("/v1/requests"),
             Self::Pools => Question::get("/v1/pools"),
             Self::Accuracy => Question::get("/v1/accuracy"),
+            Self::Budgets => Question::get("/v1/budgets"),
             Self::Policy => Question::get("/v1/policy"),
             Self::Sessions { tenant } => Question::get("/v1/sessions").with("tenant", tenant),
             Self::Decision { id } => Question::get("/v1/decisions/").below(id),
@@ -130,6 +133,7 @@ impl What {
             Self::Requests => Shape::Table(columns::REQUESTS),
             Self::Pools => Shape::Table(columns::POOLS),
             Self::Accuracy => Shape::Table(columns::ACCURACY),
+            Self::Budgets => Shape::Table(columns::BUDGETS),
             Self::Decisions { .. } => Shape::Table(columns::DECISIONS),
         }
     }

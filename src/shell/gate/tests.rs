@@ -5,13 +5,14 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::task::Poll;
 
-use super::{Ask, Denied, Gate, Patience};
+use super::{Ask, Denied, Gate};
 use crate::admission::{Ending, Outcome, Reason, Reported};
 use crate::costing::{Call, Counted, Effort, Prompt};
 use crate::ledger::Balance;
 use crate::observe::{Decisions, Gauges, Keep, Metrics};
 use crate::policy;
 use crate::policy::model::Caller;
+use crate::shell::Patience;
 use crate::shell::{Permit, drain};
 use crate::units::{Agent, Bytes, Instant, Limit, Span, TenantId, Tokens, Usage, VirtualTokens};
 
@@ -36,7 +37,7 @@ fn ask(gate: &Gate, tenant: &str, patience: Patience) -> Ask {
     };
     let tenant = TenantId::from(tenant);
     let selection = gate.policy().select(&tenant, None, "m").expect("every model is served");
-    let caller = Caller { tenant, session: None, agent: Agent::Lead, wished_class: None };
+    let caller = Caller { tenant, session: None, agent: Agent::Lead, user: None, task: None, wished_class: None };
     let (decision, arrived) = (gate.decision(), gate.clock().now());
     let input = Counted::exactly(Tokens::new(100));
     Ask { decision, dialect: "test", arrived, call, input, caller, selection, patience }

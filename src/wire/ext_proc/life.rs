@@ -223,8 +223,7 @@ impl Life {
             return Err(refused);
         }
         let mut set = HeaderMap::new();
-        answer::mark_admitted(&mut set, self.decision, admitted.waited());
-        answer::tell_left(&mut set, &admitted.left());
+        exchange::mark(&mut set, &self.gate, self.decision, self.voice, &admitted);
         if admitted.keeps_load() && head.headers.contains_key(REPORT) {
             remove.push(REPORT.as_str().to_owned());
         }

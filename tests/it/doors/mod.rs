@@ -7,6 +7,7 @@ mod crowd;
 mod endings;
 mod envoy;
 mod fanout;
+mod limits;
 mod load;
 mod passing;
 mod proxy;
