@@ -111,9 +111,9 @@ impl Engine {
             Input::Progress { ticket, output } => self.progress(ticket, output),
             Input::Settle { ticket, ending } => self.settle(ticket, ending),
             Input::Grant(pool) => self.grant(pool),
-            Input::Gauges { pool, source, taken_at, gauges } => self.read(pool, source, taken_at, gauges),
             Input::Restore(kept) => self.restore(kept),
             Input::Calendar(calendar) => self.limits.synchronise(calendar, self.now),
+            Input::Gauges { pool, source, taken_at, gauges } => self.read(pool, source, taken_at, gauges),
             Input::Drain => self.draining = true,
             Input::Flush => self.flush(),
             Input::Tick => {}

@@ -80,10 +80,10 @@ pub struct Gauges {
     pub queues: Vec<QueueGauge>,
     /// Every pool's requests and tokens in flight.
     pub pools: Vec<(PoolIndex, u32, Tokens)>,
-    /// Every pool's load as its engines tell it, and how much it is wanted.
-    pub signals: Vec<(Signals, Sight)>,
     /// Every budget, and the part of it used by whoever has used most.
     pub budgets: Vec<(Rule, f64)>,
+    /// Every pool's load as its engines tell it, and how much it is wanted.
+    pub signals: Vec<(Signals, Sight)>,
     /// Mean absolute error and mean error of the output prediction, in tokens.
     pub prediction_error: Vec<(&'static str, f64)>,
     /// The same of the input, as counted and as corrected.
@@ -322,11 +322,11 @@ impl Metrics {
             inner.in_flight_requests.with_label_values(&[inner.pool(*pool)]).set(f64::from(*requests));
             inner.in_flight_tokens.with_label_values(&[inner.pool(*pool)]).set(shown(*tokens));
         }
-        for (signals, sight) in &gauges.signals {
-            inner.signals.show(inner.pool(signals.pool), signals, sight);
-        }
         for (budget, used) in &gauges.budgets {
             inner.rules.used.with_label_values(&[inner.rule(*budget)]).set(*used);
+        }
+        for (signals, sight) in &gauges.signals {
+            inner.signals.show(inner.pool(signals.pool), signals, sight);
         }
         for (measure, error) in &gauges.prediction_error {
             inner.prediction.with_label_values(&[*measure]).set(*error);

@@ -442,4 +442,4 @@ async fn keep_time(gate: WeakGate, clock: Clock, wake: Arc<Notify>) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

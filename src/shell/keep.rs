@@ -172,7 +172,7 @@ impl Keeping {
         }
         let batch = grants.clone();
         let written = self.on_disk(move |store| store.debit(&batch)).await;
-        gate.ledger_went(written.as_ref().map(|()| ()));
+        gate.ledger_went(written.as_ref().copied());
         match written {
             Ok(()) => gate.written(upto),
             Err(_) => gate.not_written(grants),

@@ -16,6 +16,7 @@ mod explain;
 mod gauges;
 mod generated;
 mod ledger;
+mod overload;
 mod published;
 mod scenarios;
 mod sdk;

@@ -24,7 +24,7 @@ fn gate(pool: &str) -> Gate {
     Gate::start(policy, metrics, decisions, 1, 7)
 }
 
-fn ask(gate: &Gate, tenant: &str, patience: Patience) -> Ask {
+pub(in crate::shell) fn ask(gate: &Gate, tenant: &str, patience: Patience) -> Ask {
     let call = Call {
         model: "m".into(),
         prompt: Prompt::default(),
