@@ -29,7 +29,7 @@
 //! | `vtc`, `debt` | the fair order, and debts outlasting their names |
 //! | `class` | ranks and owed shares |
 //! | `fanout` | caps on requests in flight |
-//! | `window`, `pool` | how much may be in flight, and which request is next |
+//! | `window`, `pool` | how much may be in flight, written or found, and which request is next |
 //! | `flight`, `settle` | what a request is charged, held and settled for |
 //! | `tree`, `engine` | the bookkeeping, and the machine itself |
 
@@ -76,4 +76,4 @@ pub use request::{Attempt, Request, Subject};
 pub use ticket::{Ending, Outcome, Reported, Ticket};
 pub use view::{Head, PoolView, QueueView, RequestState, RequestView, SessionView, TenantView};
 pub use vtc::Standing;
-pub use window::WindowFound;
+pub use window::{Adapted, Cause, Found, WindowFound};

@@ -50,6 +50,10 @@ struct Inner {
     oldest_wait: GaugeVec,
     in_flight_requests: GaugeVec,
     in_flight_tokens: GaugeVec,
+    window_requests: GaugeVec,
+    window_tokens: GaugeVec,
+    window_blind: GaugeVec,
+    window_moves: IntCounterVec,
     prediction: GaugeVec,
     input_estimate: GaugeVec,
 }
@@ -69,13 +73,30 @@ pub struct QueueGauge {
     pub oldest: Span,
 }
 
+/// What is in flight in one pool, and what may be.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolGauge {
+    /// Which pool.
+    pub pool: PoolIndex,
+    /// Requests in flight.
+    pub requests: u32,
+    /// Their tokens.
+    pub tokens: Tokens,
+    /// How many requests may be in flight now, where there is a cap.
+    pub most_requests: Option<u32>,
+    /// How many tokens may be in flight now, where there is a cap.
+    pub most_tokens: Option<Tokens>,
+    /// Whether its window adapts and nothing is known of the engine.
+    pub blind: bool,
+}
+
 /// What the gauges show, as read from the core at the moment of asking.
 #[derive(Clone, Debug, Default)]
 pub struct Gauges {
     /// Every queue.
     pub queues: Vec<QueueGauge>,
-    /// Every pool's requests and tokens in flight.
-    pub pools: Vec<(PoolIndex, u32, Tokens)>,
+    /// Every pool.
+    pub pools: Vec<PoolGauge>,
     /// Mean absolute error and mean error of the output prediction, in tokens.
     pub prediction_error: Vec<(&'static str, f64)>,
     /// The same of the input, as counted and as corrected.
@@ -179,6 +200,26 @@ impl Metrics {
                 &["pool"],
             )?,
             in_flight_tokens: maker.gauge("tallygate_in_flight_tokens", "Their tokens.", &["pool"])?,
+            window_requests: maker.gauge(
+                "tallygate_window_requests",
+                "Requests that may be in flight now, as written or found.",
+                &["pool"],
+            )?,
+            window_tokens: maker.gauge(
+                "tallygate_window_tokens",
+                "Tokens that may be in flight now, as written or found.",
+                &["pool"],
+            )?,
+            window_blind: maker.gauge(
+                "tallygate_window_blind",
+                "1 where an adaptive window holds as it is because the engine has shown nothing for long.",
+                &["pool"],
+            )?,
+            window_moves: maker.count(
+                "tallygate_window_moves_total",
+                "Changes of an adaptive window by an eighth or more, by cause.",
+                &["pool", "cause"],
+            )?,
             prediction: maker.error("tallygate_prediction_error_tokens", "Error of the output prediction.")?,
             input_estimate: maker
                 .error("tallygate_input_error_tokens", "Error of the input expected, and of the bare count of it.")?,
@@ -220,6 +261,9 @@ impl Metrics {
             Event::Vacated { subject, amount, .. } => {
                 inner.vacated.with_label_values(&inner.who(subject)).inc_by(amount.as_f64().max(0.0));
             }
+            Event::WindowMoved { pool, found, .. } => {
+                inner.window_moves.with_label_values(&[inner.pool(*pool), found.cause.name()]).inc();
+            }
             Event::UnknownTicket { .. } => inner.unknown_tickets.with_label_values::<&str>(&[]).inc(),
             Event::Queued { .. } | Event::Charged { .. } => {}
         }
@@ -247,9 +291,17 @@ impl Metrics {
             inner.queued_tokens.with_label_values(&place).set(shown(queue.tokens));
             inner.oldest_wait.with_label_values(&place).set(queue.oldest.as_secs_f64());
         }
-        for (pool, requests, tokens) in &gauges.pools {
-            inner.in_flight_requests.with_label_values(&[inner.pool(*pool)]).set(f64::from(*requests));
-            inner.in_flight_tokens.with_label_values(&[inner.pool(*pool)]).set(shown(*tokens));
+        for gauge in &gauges.pools {
+            let pool = [inner.pool(gauge.pool)];
+            inner.in_flight_requests.with_label_values(&pool).set(f64::from(gauge.requests));
+            inner.in_flight_tokens.with_label_values(&pool).set(shown(gauge.tokens));
+            if let Some(most) = gauge.most_requests {
+                inner.window_requests.with_label_values(&pool).set(f64::from(most));
+            }
+            if let Some(most) = gauge.most_tokens {
+                inner.window_tokens.with_label_values(&pool).set(shown(most));
+            }
+            inner.window_blind.with_label_values(&pool).set(f64::from(u8::from(gauge.blind)));
         }
         for (measure, error) in &gauges.prediction_error {
             inner.prediction.with_label_values(&[*measure]).set(*error);

@@ -19,4 +19,5 @@ mod sdk;
 mod serve;
 mod support;
 mod tidy;
+mod window;
 mod worlds;

@@ -15,7 +15,7 @@ use crate::admission::tree::{Slot, Waiting};
 use crate::admission::vtc::Node;
 use crate::admission::{Attempt, Engine, Event, Input, Outcome, Reported, RequestState};
 use crate::policy::Policy;
-use crate::policy::model::{Algorithm, Charge, Fanout, QueueCap, QueueCaps, Window};
+use crate::policy::model::{Adapt, Algorithm, Charge, Fanout, QueueCap, QueueCaps, Window};
 use crate::units::{Agent, Bytes, PoolIndex, RequestId, Span, TicketId, Tokens, Usage, VirtualTokens};
 
 #[derive(Clone, Debug)]
@@ -81,6 +81,7 @@ prop_compose! {
         charge in prop::sample::select(vec![Charge::Predicted, Charge::Streamed, Charge::Completion]),
         requests in proptest::option::of(1..6u32),
         tokens in proptest::option::of(1..2_000u64),
+        adapts in any::<bool>(),
         caps in (any_cap(), any_cap(), any_cap(), any_cap()),
         capped in any::<bool>(),
         fanout in (proptest::option::of(1..3u32), proptest::option::of(1..4u32)),
@@ -91,6 +92,7 @@ prop_compose! {
         let mut policy = policy();
         policy.fairness.algorithm = algorithm;
         policy.fairness.charge = charge;
+        policy.pools[0].adapt = if adapts { Adapt::Auto } else { Adapt::Fixed };
         policy.classes = vec![class("x", 1, f64::from(shares.0) * 0.2), class("y", 0, 0.0), class("z", 2, f64::from(shares.1) * 0.1)];
         policy.classes[2].max_wait = max_wait.map(Span::from_secs).into();
         policy.fanout = Fanout { per_session: fanout.0.into(), per_tenant: fanout.1.into() };
@@ -207,7 +209,8 @@ fn audit(world: &World) -> Result<(), TestCaseError> {
     prop_assert_eq!(world.total().live(), held + running, "the books hold what waits and runs");
     let deadlines: BTreeSet<_> = pool.tree.waiting.iter().map(|(_, waiting)| waiting.deadline).collect();
     let next = deadlines.first().copied().filter(|deadline| *deadline < crate::units::Instant::FAR);
-    prop_assert_eq!(engine.next_wakeup(), next);
+    prop_assert_eq!(engine.next_wakeup(), next.into_iter().chain(pool.opens_at()).min());
+    pool.window.audit().map_err(TestCaseError::fail)?;
     prop_assert!(next.is_none_or(|deadline| deadline > world.now), "what expired is gone");
     audit_tree(engine, pool)
 }
@@ -339,6 +342,7 @@ fn end_everything(world: &mut World) -> Result<(), TestCaseError> {
             | Event::Charged { .. }
             | Event::Vacated { .. }
             | Event::Settled { .. }
+            | Event::WindowMoved { .. }
             | Event::UnknownTicket { .. } => {}
         }
     }

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 pub(super) use cost::{Cost, Effort, TokenWeights};
 pub(super) use identity::{ClassSource, Identity, Listener, NotGranted, SessionSource, TenantSource};
-pub(super) use pools::{Alias, Pool, Queue};
+pub(super) use pools::{Adapt, Alias, Pool, Queue};
 pub(super) use scheduling::{Algorithm, Charge, Class, Fairness, Fanout, Tenant};
 
 /// What Tallygate lets through, in which order, and what it refuses.

@@ -109,11 +109,13 @@ impl Window {
 /// How the window follows the engine.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-#[schemars(extend("x-later" = ["auto"]))]
 pub(crate) enum Adapt {
     /// Not at all: it stays as written.
     #[default]
     Fixed,
+    /// It is found from when answers begin and end: large enough to keep the engine busy, small enough to keep its
+    /// queue short. `tokens` and `requests` are then the most it may become.
+    Auto,
 }
 
 /// How much may wait, at four levels and in three units: requests, tokens (input plus expected output) and bytes of

@@ -3,7 +3,7 @@
 use crate::units::{Bytes, Limit, Model, Tokens};
 
 use super::super::Pattern;
-use super::super::model::{Alias, Pool, QueueCap, QueueCaps, Window};
+use super::super::model::{Adapt, Alias, Pool, QueueCap, QueueCaps, Window};
 use super::{Checks, all, cap, form, values};
 
 impl Checks<'_> {
@@ -34,6 +34,10 @@ impl Checks<'_> {
             models: models?,
             aliases: aliases?,
             upstream: upstream?,
+            adapt: match form.window.adapt {
+                form::Adapt::Fixed => Adapt::Fixed,
+                form::Adapt::Auto => Adapt::Auto,
+            },
             window: Window { tokens: cap(form.window.tokens, Tokens::new), requests: form.window.requests.into() },
             max_request_tokens: Limit::AtMost(Tokens::new(form.max_request_tokens)),
             queue: queue(&form.queue),

@@ -134,7 +134,7 @@ fn effects() -> BTreeMap<&'static str, Effect> {
         ("pools[].upstream", Changes("pools: [{name: a, upstream: \"http://h:1/v\"}]")),
         ("pools[].window.tokens", Changes("pools: [{name: a, window: {tokens: 9}}]")),
         ("pools[].window.requests", Changes("pools: [{name: a, window: {requests: 9}}]")),
-        ("pools[].window.adapt", Refuses("pools: [{name: a, window: {adapt: auto}}]")),
+        ("pools[].window.adapt", Changes("pools: [{name: a, window: {adapt: auto}}]")),
         ("pools[].max_request_tokens", Changes("pools: [{name: a, max_request_tokens: 9}]")),
         ("pools[].queue.requests", Changes("pools: [{name: a, queue: {requests: 9}}]")),
         ("pools[].queue.tokens", Changes("pools: [{name: a, queue: {tokens: 9}}]")),
@@ -217,7 +217,6 @@ fn what_the_plan_names_and_no_build_does_yet_is_refused_by_name() {
         ("cost: {models: [{match: a, scale: 1, price: {input: 1}}]}", "2:38: cost.models[0].price"),
         ("pools: [{name: a, engine: {}}]", "2:19: pools[0].engine"),
         ("pools: [{name: a, breaker: {failures: 5}}]", "2:19: pools[0].breaker"),
-        ("pools: [{name: a, window: {adapt: auto}}]", "2:35: pools[0].window.adapt"),
         ("cache: {enabled: true}", "2:18: cache.enabled"),
     ] {
         let told = mistakes(&format!("version: 1\n{text}\n"));
