@@ -15,11 +15,12 @@ use super::order::{Gate, ORDER, Objection, Size, WaitFound};
 use super::pool::Turn;
 use super::queue::{Fullness, Load};
 use super::refusal::Reason;
-use super::request::Request;
+use super::request::{Request, Subject};
+use super::rule::{Demotion, RuleFound};
 use super::window::WindowFound;
 
 /// What the core says of a request at one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
     /// When.
     pub at: Instant,
@@ -31,6 +32,12 @@ pub struct Explanation {
     pub drain: Finding<bool>,
     /// How large it is.
     pub size: Finding<Size>,
+    /// The rates that concern it.
+    pub rates: Finding<Vec<RuleFound>>,
+    /// The budgets that concern it.
+    pub budgets: Finding<Vec<RuleFound>>,
+    /// The class it competes in instead of the one it asked for, where a rule sends it there.
+    pub demotion: Option<Demotion>,
     /// What is queued.
     pub queue: Finding<QueueFound>,
     /// How long it would wait.
@@ -95,6 +102,12 @@ impl Engine {
     #[must_use]
     pub fn explain(&self, now: Instant, request: &Request) -> Explanation {
         let now = self.now().max(now);
+        let demotion = self.limits.demotion(now, request);
+        let demoted = demotion.map(|demotion| {
+            let subject = Subject { class: demotion.to, ..request.subject.clone() };
+            Request { subject, ..request.clone() }
+        });
+        let request = demoted.as_ref().unwrap_or(request);
         let question = self.question(now, request);
         let pool = question.pool;
         let cost = request.price.cost(&request.expected);
@@ -112,11 +125,14 @@ impl Engine {
             patience: until(question.deadline, request.deadline),
             drain: Finding { found: question.draining, objection: question.drain().err() },
             size: Finding { found: question.size_found(), objection: question.size().err() },
+            rates: Finding { found: self.limits.rates_found(now, request), objection: question.rates().err() },
+            budgets: Finding { found: self.limits.budgets_found(now, request), objection: question.budgets().err() },
+            demotion,
             queue: Finding { found, objection: queue.err() },
             wait: Finding { found: question.wait_found(), objection: question.wait().err() },
             window: pool.window.found(request.expected.total()),
             fanout: question.fanout.found(&request.subject, request.agent),
-            turn: pool.turn(request, question.deadline, cost, question.fanout),
+            turn: pool.turn(request, question.deadline, cost, question.own()),
             window_decides: pool.decides(),
         }
     }
@@ -148,6 +164,8 @@ impl Explanation {
             let objection = match gate {
                 Gate::Drain => self.drain.objection,
                 Gate::Size => self.size.objection,
+                Gate::Rates => self.rates.objection,
+                Gate::Budgets => self.budgets.objection,
                 Gate::Queue => self.queue.objection,
                 Gate::Wait => self.wait.objection,
             };

@@ -30,9 +30,12 @@
 //! | `class` | ranks and owed shares |
 //! | `fanout` | caps on requests in flight |
 //! | `window`, `pool` | how much may be in flight, written or found, and which request is next |
+//! | `signals` | how much a pool is wanted, for whoever adds and removes engines |
+//! | `gauges` | what the engines say of their own load, and how old that is |
 //! | `flight`, `settle` | what a request is charged, held and settled for |
 //! | `tree`, `engine` | the bookkeeping, and the machine itself |
 
+mod budget;
 mod class;
 mod deadline;
 mod debt;
@@ -43,15 +46,21 @@ mod event;
 mod explain;
 mod fanout;
 mod flight;
+mod gauges;
 mod input;
+mod limits;
 mod order;
+mod own;
 mod pool;
 mod promise;
 mod queue;
+mod rate;
 mod refusal;
 mod request;
+mod rule;
 mod session;
 mod settle;
+mod signals;
 mod ticket;
 mod tree;
 mod vacancy;
@@ -62,17 +71,21 @@ mod window;
 #[cfg(test)]
 mod tests;
 
+pub use budget::DebitNumber;
 pub use effect::{Effect, Verdict};
 pub use engine::{Engine, Options};
 pub use event::Event;
 pub use explain::{Explanation, Finding, Prospect, QueueFound, Until};
 pub use fanout::{FanoutFound, Left, Quota, SessionRunning, TenantRunning};
-pub use input::Input;
+pub use gauges::{Sight, Source};
+pub use input::{Input, Restored};
 pub use order::{Gate, Objection, Size, Wait, WaitFound};
 pub use pool::{Slots, Turn};
 pub use queue::{Fill, Fullness, Load};
 pub use refusal::{Level, Reason, Refusal, Retry, Unit};
 pub use request::{Attempt, Request, Subject};
+pub use rule::{BudgetUse, Debit, Demotion, Keeping, Owner, Rule, RuleFound, RuleLeft};
+pub use signals::{Saturation, Signals};
 pub use ticket::{Ending, Outcome, Reported, Ticket};
 pub use view::{Head, PoolView, QueueView, RequestState, RequestView, SessionView, TenantView};
 pub use vtc::Standing;

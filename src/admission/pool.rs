@@ -12,8 +12,9 @@ use crate::policy::model;
 use crate::units::{Agent, Bytes, ClassIndex, Instant, Limit, PoolIndex, SessionId, Share, Tokens, VirtualTokens};
 
 use super::deadline::{Ahead, DrainRate};
-use super::fanout::Fanout;
 use super::flight::{Flight, Speed};
+use super::gauges::Instruments;
+use super::own::Own;
 use super::promise::{Kept, Promised, Promises};
 use super::queue::Load;
 use super::request::{Request, Subject};
@@ -65,6 +66,7 @@ pub(super) struct Pool {
     pub(super) drain: DrainRate,
     pub(super) vacancy: Option<Vacancy>,
     pub(super) promises: Promises,
+    pub(super) instruments: Instruments,
 }
 
 impl Pool {
@@ -81,6 +83,7 @@ impl Pool {
             drain: DrainRate::new(),
             vacancy: None,
             promises: Promises::default(),
+            instruments: Instruments::new(pool.engine.as_ref()),
         }
     }
 
@@ -104,7 +107,7 @@ impl Pool {
 
     /// Where a newcomer of this cost and deadline would stand, its arrival number being greater than any. That
     /// somebody is displaced for it is not taken into account.
-    pub(super) fn turn(&self, request: &Request, deadline: Instant, cost: VirtualTokens, fanout: &Fanout) -> Turn {
+    pub(super) fn turn(&self, request: &Request, deadline: Instant, cost: VirtualTokens, own: Own<'_>) -> Turn {
         let Subject { class, tenant: name, session: session_name, .. } = &request.subject;
         let node = &self.tree.classes[class.index()];
         let tenant = self.tree.find_tenant(*class, name);
@@ -112,7 +115,7 @@ impl Pool {
         let newcomer: QueueKey = (deadline, u64::MAX, Slot::MAX);
         let first = match session {
             Some(session) => self.tree.sessions[session].next_with(request.agent, newcomer),
-            None => fanout.room(name, session_name.as_ref()).admits(request.agent).then_some(newcomer),
+            None => own.room(name, session_name.as_ref()).admits(request.agent).then_some(newcomer),
         };
         let head = first.map_or(u64::MAX, |(_, number, _)| number);
         let among_sessions = tenant.map(|tenant| {
@@ -125,7 +128,7 @@ impl Pool {
         let leads_class = first == Some(newcomer)
             && among_sessions.is_none_or(|standing| standing.first)
             && among_tenants.first
-            && !fanout.blocks_tenant(name);
+            && !own.holds(request);
         let next = self.next_of(|other| {
             let is_newcomer = leads_class && other == *class;
             let cost =
@@ -151,13 +154,11 @@ impl Pool {
     }
 
     /// Whether a newcomer would be dispatched the moment it is queued, nobody being ahead of it.
-    pub(super) fn takes_at_once(&self, request: &Request, fanout: &Fanout) -> bool {
-        let Subject { tenant, session, .. } = &request.subject;
+    pub(super) fn takes_at_once(&self, request: &Request, own: Own<'_>) -> bool {
         self.slots == Slots::Window
             && self.window.fits(request.expected.total())
-            && !fanout.blocks_tenant(tenant)
-            && fanout.room(tenant, session.as_ref()).admits(request.agent)
             && self.tree.classes.iter().all(|class| class.contest.first().is_none())
+            && !own.holds(request)
     }
 
     /// What a newcomer has to reckon with of the promises to others of its tenant: those that are due before its own
@@ -283,11 +284,11 @@ impl Pool {
     }
 
     /// Brings the places of a named tenant and session up to date, where they are known.
-    pub(super) fn refresh_named(&mut self, class: ClassIndex, subject: &Subject, fanout: &Fanout) {
+    pub(super) fn refresh_named(&mut self, class: ClassIndex, subject: &Subject, own: Own<'_>) {
         let Some(tenant) = self.tree.find_tenant(class, &subject.tenant) else { return };
         match self.tree.find_session(tenant, subject.session.as_ref()) {
-            Some(session) => self.tree.refresh(Place { class, tenant, session }, fanout),
-            None => self.tree.refresh_tenant(tenant, fanout),
+            Some(session) => self.tree.refresh(Place { class, tenant, session }, own),
+            None => self.tree.refresh_tenant(tenant, own),
         }
     }
 }

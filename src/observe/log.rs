@@ -93,7 +93,12 @@ impl Journal {
                 debug!(target: "tallygate::window", pool, tokens = found.tokens.get(), waiting = found.waiting,
                     cause = found.cause.name(), withheld, "the window moved");
             }
-            Event::Queued { .. } | Event::Charged { .. } | Event::Vacated { .. } | Event::Cancelled { .. } => {}
+            Event::Queued { .. }
+            | Event::Demoted { .. }
+            | Event::Shadowed { .. }
+            | Event::Charged { .. }
+            | Event::Vacated { .. }
+            | Event::Cancelled { .. } => {}
         }
     }
 }

@@ -13,9 +13,11 @@ use prometheus::{
     CounterVec, Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, TextEncoder,
 };
 
-use crate::admission::{Event, Subject};
+use crate::admission::{Event, Rule, Sight, Signals, Subject};
 use crate::policy::Policy;
 use crate::units::{ClassIndex, PoolIndex, Span, TenantId, Tokens, Usage};
+
+use super::signals::SignalGauges;
 
 /// Seconds; from what nobody notices to the longest waits of a batch class.
 const WAIT_BUCKETS: &[f64] =
@@ -34,6 +36,7 @@ struct Inner {
     tenants: Mutex<HashSet<TenantId>>,
     admitted: IntCounterVec,
     refused: IntCounterVec,
+    rules: Rules,
     cancelled: IntCounterVec,
     rejected: IntCounterVec,
     settled: IntCounterVec,
@@ -50,12 +53,56 @@ struct Inner {
     oldest_wait: GaugeVec,
     in_flight_requests: GaugeVec,
     in_flight_tokens: GaugeVec,
-    window_requests: GaugeVec,
-    window_tokens: GaugeVec,
-    window_blind: GaugeVec,
-    window_moves: IntCounterVec,
+    windows: WindowMetrics,
     prediction: GaugeVec,
     input_estimate: GaugeVec,
+    signals: SignalGauges,
+}
+
+/// What is told of the pools' windows.
+#[derive(Debug)]
+struct WindowMetrics {
+    requests: GaugeVec,
+    tokens: GaugeVec,
+    blind: GaugeVec,
+    moves: IntCounterVec,
+}
+
+impl WindowMetrics {
+    fn new(maker: &Maker) -> Result<Self, prometheus::Error> {
+        Ok(Self {
+            requests: maker.gauge(
+                "tallygate_window_requests",
+                "Requests that may be in flight now, as written or found.",
+                &["pool"],
+            )?,
+            tokens: maker.gauge(
+                "tallygate_window_tokens",
+                "Tokens that may be in flight now, as written or found.",
+                &["pool"],
+            )?,
+            blind: maker.gauge(
+                "tallygate_window_blind",
+                "1 where an adaptive window holds as it is because the engine has shown nothing for long.",
+                &["pool"],
+            )?,
+            moves: maker.count(
+                "tallygate_window_moves_total",
+                "Changes of an adaptive window by an eighth or more, by cause.",
+                &["pool", "cause"],
+            )?,
+        })
+    }
+
+    fn show(&self, pool: &str, gauge: &PoolGauge) {
+        if let Some(most) = gauge.most_requests {
+            self.requests.with_label_values(&[pool]).set(f64::from(most));
+        }
+        if let Some(most) = gauge.most_tokens {
+            self.tokens.with_label_values(&[pool]).set(shown(most));
+        }
+        self.blind.with_label_values(&[pool]).set(f64::from(u8::from(gauge.blind)));
+    }
 }
 
 /// What the gauges show of one class's queue.
@@ -97,6 +144,10 @@ pub struct Gauges {
     pub queues: Vec<QueueGauge>,
     /// Every pool.
     pub pools: Vec<PoolGauge>,
+    /// Every budget, and the part of it used by whoever has used most.
+    pub budgets: Vec<(Rule, f64)>,
+    /// Every pool's load as its engines tell it, and how much it is wanted.
+    pub signals: Vec<(Signals, Sight)>,
     /// Mean absolute error and mean error of the output prediction, in tokens.
     pub prediction_error: Vec<(&'static str, f64)>,
     /// The same of the input, as counted and as corrected.
@@ -104,7 +155,7 @@ pub struct Gauges {
 }
 
 /// Makes metrics and registers them.
-struct Maker(Registry);
+pub(super) struct Maker(Registry);
 
 impl Maker {
     fn register<M: Collector + Clone + 'static>(&self, metric: M) -> Result<M, prometheus::Error> {
@@ -112,7 +163,7 @@ impl Maker {
         Ok(metric)
     }
 
-    fn count(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
+    pub(super) fn count(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
         self.register(IntCounterVec::new(Opts::new(name, help), labels)?)
     }
 
@@ -120,7 +171,7 @@ impl Maker {
         self.register(CounterVec::new(Opts::new(name, help), labels)?)
     }
 
-    fn gauge(&self, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec, prometheus::Error> {
+    pub(super) fn gauge(&self, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec, prometheus::Error> {
         self.register(GaugeVec::new(Opts::new(name, help), labels)?)
     }
 
@@ -130,6 +181,43 @@ impl Maker {
 
     fn histogram(&self, name: &str, help: &str, labels: &[&str]) -> Result<HistogramVec, prometheus::Error> {
         self.register(HistogramVec::new(HistogramOpts::new(name, help).buckets(WAIT_BUCKETS.to_vec()), labels)?)
+    }
+}
+
+/// What limits and budgets did.
+#[derive(Debug)]
+struct Rules {
+    limited: IntCounterVec,
+    shadowed: IntCounterVec,
+    demoted: IntCounterVec,
+    used: GaugeVec,
+}
+
+impl Rules {
+    fn new(maker: &Maker) -> Result<Self, prometheus::Error> {
+        let with = ["pool", "class", "tenant", "rule"];
+        Ok(Self {
+            limited: maker.count(
+                "tallygate_limited_total",
+                "Requests refused by a limit or a budget, by its name.",
+                &with,
+            )?,
+            shadowed: maker.count(
+                "tallygate_shadowed_total",
+                "Requests that a limit or a budget would have refused, were it not in shadow.",
+                &with,
+            )?,
+            demoted: maker.count(
+                "tallygate_demoted_total",
+                "Requests that a limit or a budget sent to another class.",
+                &["pool", "from", "to", "tenant", "rule"],
+            )?,
+            used: maker.gauge(
+                "tallygate_budget_used_most",
+                "The part of a budget used by whoever has used most of it in its period.",
+                &["budget"],
+            )?,
+        })
     }
 }
 
@@ -148,6 +236,7 @@ impl Metrics {
         let inner = Inner {
             admitted: maker.count("tallygate_admitted_total", "Requests let through.", who)?,
             refused: maker.count("tallygate_refused_total", "Requests refused by the core.", &with("reason"))?,
+            rules: Rules::new(&maker)?,
             cancelled: maker.count("tallygate_cancelled_total", "Requests whose client left the queue.", who)?,
             rejected: maker.count(
                 "tallygate_rejected_total",
@@ -200,29 +289,11 @@ impl Metrics {
                 &["pool"],
             )?,
             in_flight_tokens: maker.gauge("tallygate_in_flight_tokens", "Their tokens.", &["pool"])?,
-            window_requests: maker.gauge(
-                "tallygate_window_requests",
-                "Requests that may be in flight now, as written or found.",
-                &["pool"],
-            )?,
-            window_tokens: maker.gauge(
-                "tallygate_window_tokens",
-                "Tokens that may be in flight now, as written or found.",
-                &["pool"],
-            )?,
-            window_blind: maker.gauge(
-                "tallygate_window_blind",
-                "1 where an adaptive window holds as it is because the engine has shown nothing for long.",
-                &["pool"],
-            )?,
-            window_moves: maker.count(
-                "tallygate_window_moves_total",
-                "Changes of an adaptive window by an eighth or more, by cause.",
-                &["pool", "cause"],
-            )?,
+            windows: WindowMetrics::new(&maker)?,
             prediction: maker.error("tallygate_prediction_error_tokens", "Error of the output prediction.")?,
             input_estimate: maker
                 .error("tallygate_input_error_tokens", "Error of the input expected, and of the bare count of it.")?,
+            signals: SignalGauges::new(&maker)?,
             tenants: Mutex::new(HashSet::new()),
             policy,
             registry: maker.0,
@@ -242,6 +313,9 @@ impl Metrics {
             Event::Refused { refusal, .. } => {
                 let [pool, class, tenant] = inner.who(&refusal.subject);
                 inner.refused.with_label_values(&[pool, class, tenant, refusal.reason.code()]).inc();
+                if let Some(rule) = refusal.reason.rule() {
+                    inner.rules.limited.with_label_values(&[pool, class, tenant, inner.rule(rule)]).inc();
+                }
             }
             Event::Cancelled { subject, .. } => {
                 inner.cancelled.with_label_values(&inner.who(subject)).inc();
@@ -262,9 +336,18 @@ impl Metrics {
                 inner.vacated.with_label_values(&inner.who(subject)).inc_by(amount.as_f64().max(0.0));
             }
             Event::WindowMoved { pool, found, .. } => {
-                inner.window_moves.with_label_values(&[inner.pool(*pool), found.cause.name()]).inc();
+                inner.windows.moves.with_label_values(&[inner.pool(*pool), found.cause.name()]).inc();
             }
             Event::UnknownTicket { .. } => inner.unknown_tickets.with_label_values::<&str>(&[]).inc(),
+            Event::Demoted { subject, demotion, .. } => {
+                let [pool, _, tenant] = inner.who(subject);
+                let (from, to) = (inner.class(demotion.from), inner.class(demotion.to));
+                inner.rules.demoted.with_label_values(&[pool, from, to, tenant, inner.rule(demotion.rule)]).inc();
+            }
+            Event::Shadowed { subject, rule, .. } => {
+                let [pool, class, tenant] = inner.who(subject);
+                inner.rules.shadowed.with_label_values(&[pool, class, tenant, inner.rule(*rule)]).inc();
+            }
             Event::Queued { .. } | Event::Charged { .. } => {}
         }
     }
@@ -272,6 +355,12 @@ impl Metrics {
     /// Counts an answer of the door's own.
     pub fn rejected(&self, reason: &str) {
         self.inner.rejected.with_label_values(&[reason]).inc();
+    }
+
+    /// Counts a reading of what an engine says of its load.
+    pub fn engine_read(&self, pool: PoolIndex, read: bool) {
+        let result = if read { "read" } else { "failed" };
+        self.inner.signals.reads.with_label_values(&[self.inner.pool(pool), result]).inc();
     }
 
     /// Counts a request whose upstream reported a usage that cannot be.
@@ -295,13 +384,13 @@ impl Metrics {
             let pool = [inner.pool(gauge.pool)];
             inner.in_flight_requests.with_label_values(&pool).set(f64::from(gauge.requests));
             inner.in_flight_tokens.with_label_values(&pool).set(shown(gauge.tokens));
-            if let Some(most) = gauge.most_requests {
-                inner.window_requests.with_label_values(&pool).set(f64::from(most));
-            }
-            if let Some(most) = gauge.most_tokens {
-                inner.window_tokens.with_label_values(&pool).set(shown(most));
-            }
-            inner.window_blind.with_label_values(&pool).set(f64::from(u8::from(gauge.blind)));
+            inner.windows.show(inner.pool(gauge.pool), gauge);
+        }
+        for (budget, used) in &gauges.budgets {
+            inner.rules.used.with_label_values(&[inner.rule(*budget)]).set(*used);
+        }
+        for (signals, sight) in &gauges.signals {
+            inner.signals.show(inner.pool(signals.pool), signals, sight);
         }
         for (measure, error) in &gauges.prediction_error {
             inner.prediction.with_label_values(&[*measure]).set(*error);
@@ -324,6 +413,13 @@ impl Inner {
         &self.policy.classes[class.index()].name
     }
 
+    fn rule(&self, rule: Rule) -> &str {
+        match rule {
+            Rule::Limit(index) => &self.policy.limits[usize::from(index)].name,
+            Rule::Budget(index) => &self.policy.budgets[usize::from(index)].name,
+        }
+    }
+
     /// The labels that say whose.
     fn who<'a>(&'a self, subject: &'a Subject) -> [&'a str; 3] {
         let mut known = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
@@ -335,7 +431,7 @@ impl Inner {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a gauge is for looking at")]
-fn shown(tokens: Tokens) -> f64 {
+pub(super) fn shown(tokens: Tokens) -> f64 {
     tokens.get() as f64
 }
 

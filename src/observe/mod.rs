@@ -7,6 +7,7 @@
 pub mod decisions;
 mod log;
 mod metrics;
+mod signals;
 mod totals;
 
 pub use decisions::{Decisions, Keep};

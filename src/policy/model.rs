@@ -4,14 +4,18 @@
 //! typed, and what was omitted carries its default, so nothing downstream checks a policy again. Only
 //! [`parse`](super::parse) builds one.
 
+mod limits;
+
 use std::sync::Arc;
 
 use crate::units::{
-    Agent, Bytes, ClassIndex, Limit, Model, PoolIndex, Price, SessionId, Share, Span, TenantId, TokenWeight, Tokens,
-    Weight,
+    Agent, Bytes, ClassIndex, Limit, Model, PoolIndex, Price, SessionId, Share, Span, Tariff, TaskId, TenantId,
+    TokenWeight, Tokens, UserId, Weight,
 };
 
 use super::pattern::Pattern;
+
+pub use limits::{Bounds, Budget, Exceeded, Per, Period, Rate, Scope, Spent};
 
 /// A whole policy.
 #[derive(Clone, Debug)]
@@ -32,6 +36,10 @@ pub struct Policy {
     pub pools: Vec<Pool>,
     /// Caps on requests in flight at once.
     pub fanout: Fanout,
+    /// Rates, in the policy's order.
+    pub limits: Vec<Rate>,
+    /// Budgets, in the policy's order.
+    pub budgets: Vec<Budget>,
     /// What becomes of requests that are not metered.
     pub unmetered: Unmetered,
 }
@@ -54,6 +62,10 @@ pub struct Identity {
     pub trust: Trust,
     /// Where a session id may come from, in order.
     pub session: Vec<SessionSource>,
+    /// Where a user's name may come from, in order.
+    pub user: Vec<NameSource>,
+    /// Where a task's id may come from, in order.
+    pub task: Vec<NameSource>,
     /// Headers that may carry a wished class, in order.
     pub class: Vec<http::HeaderName>,
     /// What becomes of a request that wishes for a class its tenant may not use.
@@ -79,6 +91,15 @@ pub struct SessionSource {
     pub sub_agent: Option<http::HeaderName>,
     /// A header in which a sub-agent with an id of its own names the session it belongs to.
     pub parent: Option<http::HeaderName>,
+}
+
+/// One way to learn a name below the tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NameSource {
+    /// A header, which says what the client says.
+    Header(http::HeaderName),
+    /// A value that Envoy vouches for in the metadata of a request.
+    Metadata(MetadataKey),
 }
 
 /// One way to learn the tenant.
@@ -210,6 +231,8 @@ pub struct ModelCost {
     pub matches: Pattern,
     /// How many times the weights its tokens cost.
     pub scale: TokenWeight,
+    /// What its tokens cost in money, where that is said.
+    pub tariff: Option<Tariff>,
 }
 
 /// How turns are given.
@@ -288,6 +311,30 @@ pub struct Pool {
     pub max_request_tokens: Limit<Tokens>,
     /// How much may wait.
     pub queue: QueueCaps,
+    /// Where the load of its engines is read, if anywhere.
+    pub engine: Option<EngineWatch>,
+}
+
+/// Where the load of a pool's engines is read. At least one way is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineWatch {
+    /// The pages of metrics of all its engines, one each, no two alike.
+    pub metrics: Vec<http::Uri>,
+    /// In which form its one engine is asked to report its load in a header; nothing where it is not asked.
+    pub orca: Option<Orca>,
+    /// How often each page is read.
+    pub every: Span,
+    /// How old what was read may be before it is unknown.
+    pub stale_after: Span,
+}
+
+/// The form of a load report in a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Orca {
+    /// Names and values.
+    Text,
+    /// A JSON object.
+    Json,
 }
 
 /// A model name to be replaced.
@@ -362,8 +409,10 @@ pub struct Selection {
     pub class: ClassIndex,
     /// The tenant's weight.
     pub weight: Weight,
-    /// The model's price list.
+    /// The model's price list in service.
     pub price: Price,
+    /// The model's price list in money.
+    pub tariff: Tariff,
 }
 
 /// Who is calling, as the identity rules found it.
@@ -375,6 +424,10 @@ pub struct Caller {
     pub session: Option<SessionId>,
     /// Which of the session's agents the client says it is.
     pub agent: Agent,
+    /// The user below the tenant, if one is named.
+    pub user: Option<UserId>,
+    /// The task the client says this belongs to.
+    pub task: Option<TaskId>,
     /// The class the client wishes for.
     pub wished_class: Option<String>,
 }

@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::{Notify, oneshot};
 
-use crate::admission::{Attempt, Ending, Engine, Event, Explanation, Input, Options, Refusal, Slots, Subject, Ticket};
+use crate::admission::{
+    Attempt, Ending, Engine, Event, Explanation, Input, Keeping, Options, Refusal, Slots, Subject, Ticket,
+};
 use crate::costing::{Call, Counted, Experience, Fit};
 use crate::ledger::Memory;
 use crate::observe::decisions::{Asked, Counting};
@@ -22,6 +24,7 @@ use crate::units::{DecisionId, Instant, Limit, PoolIndex, RequestId, Span, Ticke
 use super::clock::Clock;
 use super::desk::{Answer, Delivery, Desk, Said};
 use super::permit::Permit;
+use super::watch::Watch;
 
 /// A request, identified, routed and counted, that asks to be let through.
 #[derive(Clone, Debug)]
@@ -58,7 +61,7 @@ impl Ask {
 }
 
 /// What a request is quoted, and what every gate says of it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Quoted {
     /// Its input as counted.
     pub counted: Tokens,
@@ -102,6 +105,8 @@ pub struct Broken;
 pub struct Seen<'a> {
     /// What time it is.
     pub now: Instant,
+    /// The policy in force.
+    pub policy: &'a Policy,
     /// The core.
     pub engine: &'a Engine,
     /// The books.
@@ -118,6 +123,18 @@ pub struct Seen<'a> {
 #[derive(Clone, Debug)]
 pub struct Gate(Arc<Shared>);
 
+/// The handle of somebody who does not keep the core alive.
+#[derive(Clone, Debug)]
+pub struct WeakGate(Weak<Shared>);
+
+impl WeakGate {
+    /// The handle itself, while somebody else keeps the core alive.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Gate> {
+        self.0.upgrade().map(Gate)
+    }
+}
+
 #[derive(Debug)]
 struct Shared {
     policy: Arc<Policy>,
@@ -128,6 +145,7 @@ struct Shared {
     requests: AtomicU64,
     desk: Mutex<Desk>,
     journal: Mutex<Journal>,
+    watch: Watch,
     /// Tells the timer that the core wants to be woken earlier than before.
     wake: Arc<Notify>,
     idle: Notify,
@@ -145,12 +163,16 @@ impl Gate {
     /// `seed` decides what the core leaves to chance; `epoch` distinguishes this start of the process from others.
     #[must_use]
     pub fn start(policy: Arc<Policy>, metrics: Metrics, decisions: Decisions, seed: u64, epoch: u32) -> Self {
-        let engine = Engine::new(policy.clone(), Options { seed, slots: Slots::Window });
+        let clock = Clock::start();
+        let calendar = clock.calendar();
+        let options = Options { seed, slots: Slots::Window, calendar, keeping: Keeping::Memory };
+        let engine = Engine::new(policy.clone(), options);
         let wake = Arc::new(Notify::new());
         let gate = Self(Arc::new(Shared {
             desk: Mutex::new(Desk::new(&policy, engine, metrics.clone())),
+            watch: Watch::new(&policy),
             policy,
-            clock: Clock::start(),
+            clock,
             metrics,
             decisions,
             epoch,
@@ -159,8 +181,14 @@ impl Gate {
             wake: wake.clone(),
             idle: Notify::new(),
         }));
-        tokio::spawn(keep_time(Arc::downgrade(&gate.0), gate.0.clock, wake));
+        tokio::spawn(keep_time(gate.downgrade(), gate.0.clock, wake));
         gate
+    }
+
+    /// A handle that does not keep the core alive.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakGate {
+        WeakGate(Arc::downgrade(&self.0))
     }
 
     /// The policy in force.
@@ -264,6 +292,7 @@ impl Gate {
         let desk = self.lock()?;
         Ok(look(Seen {
             now: self.0.clock.now(),
+            policy: &self.0.policy,
             engine: &desk.engine,
             ledger: &desk.ledger,
             totals: &desk.totals,
@@ -285,7 +314,7 @@ impl Gate {
     /// # Errors
     /// When the core is broken.
     pub fn flush(&self) -> Result<(), Broken> {
-        self.transact(|desk, now| desk.step(now, Input::Flush))
+        self.tell(Input::Flush)
     }
 
     /// Waits until nothing is queued and nothing runs.
@@ -319,6 +348,15 @@ impl Gate {
     pub(super) fn progress(&self, ticket: TicketId, output: Tokens) {
         // A broken core keeps no counters that could be wrong.
         let _broken = self.transact(|desk, now| desk.step(now, Input::Progress { ticket, output }));
+    }
+
+    pub(super) fn watch(&self) -> &Watch {
+        &self.0.watch
+    }
+
+    /// Tells the core of something that is nobody's request.
+    pub(super) fn tell(&self, input: Input) -> Result<(), Broken> {
+        self.transact(|desk, now| desk.step(now, input))
     }
 
     /// Settles a ticket, and tells what it came to.
@@ -416,10 +454,10 @@ impl Drop for Waiting<'_> {
 }
 
 /// Wakes the core when it asks to be. Ends with the gate, or when the core is broken.
-async fn keep_time(shared: Weak<Shared>, clock: Clock, wake: Arc<Notify>) {
+async fn keep_time(gate: WeakGate, clock: Clock, wake: Arc<Notify>) {
     loop {
         let due = {
-            let Some(gate) = shared.upgrade().map(Gate) else { return };
+            let Some(gate) = gate.upgrade() else { return };
             let Ok(due) = gate.lock().map(|desk| desk.engine.next_wakeup()) else { return };
             match due {
                 Some(due) if due <= clock.now() => {

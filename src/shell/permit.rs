@@ -5,6 +5,7 @@
 //! far. One that was dropped before anything was sent upstream costs nothing, since nothing was produced.
 
 use crate::admission::{Ending, Left, Outcome, Reported, Ticket};
+use crate::policy::model::Orca;
 use crate::units::{PoolIndex, Span, Tokens, Usage, VirtualTokens};
 
 use super::gate::Gate;
@@ -44,10 +45,10 @@ impl Permit {
         self.ticket.waited
     }
 
-    /// How many more of its tenant and session may be in flight beside it.
+    /// What is left of the limits that concern it.
     #[must_use]
-    pub fn left(&self) -> Left {
-        self.ticket.left
+    pub fn left(&self) -> &Left {
+        &self.ticket.left
     }
 
     /// What the request is expected to use.
@@ -80,6 +81,17 @@ impl Permit {
             self.counted = output;
             self.gate.progress(self.ticket.id, output);
         }
+    }
+
+    /// In which form the engine is asked to report its load, if it is.
+    #[must_use]
+    pub fn load_asked(&self) -> Option<Orca> {
+        self.gate.load_asked(self.pool)
+    }
+
+    /// The answer carried this load report.
+    pub fn load_reported(&self, header: &str) {
+        self.gate.load_reported(self.pool, header);
     }
 
     /// What a count of the answer's output comes to as usage, with the input as it was expected.

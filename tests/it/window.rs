@@ -94,6 +94,7 @@ fn client(tenant: u32, rate: f64, span: (f64, f64), input: u64, output: u64) -> 
         deadline_s: None,
         leaves_after_s: None,
         retries: 0,
+        told_instead_s: None,
     }
 }
 

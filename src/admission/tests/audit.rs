@@ -9,14 +9,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::world::{Ask, World, class, of, policy, weight};
+use crate::admission::own::Own;
 use crate::admission::pool::{Pool, Slots};
 use crate::admission::queue::{Load, capped_units, per_weight};
 use crate::admission::tree::{Slot, Waiting};
 use crate::admission::vtc::Node;
-use crate::admission::{Attempt, Engine, Event, Input, Outcome, Reported, RequestState};
+use crate::admission::{Attempt, Engine, Event, Input, Outcome, Reported, RequestState, Source};
 use crate::policy::Policy;
-use crate::policy::model::{Adapt, Algorithm, Charge, Fanout, QueueCap, QueueCaps, Window};
-use crate::units::{Agent, Bytes, PoolIndex, RequestId, Span, TicketId, Tokens, Usage, VirtualTokens};
+use crate::policy::model::{
+    Adapt, Algorithm, Budget, Charge, Exceeded, Fanout, Per, Period, QueueCap, QueueCaps, Rate, Scope, Spent, Window,
+};
+use crate::units::{
+    Agent, Amount, Bytes, ClassIndex, EngineGauges, Measure, PoolIndex, RequestId, Span, TicketId, Tokens, Usage,
+    VirtualTokens,
+};
 
 #[derive(Clone, Debug)]
 pub(super) enum Op {
@@ -37,6 +43,7 @@ pub(super) enum Op {
     Settle(u8, usize, usize, u64),
     SettleAgain(u8),
     Grant,
+    Gauges(u8, u64),
     Drain,
     Flush,
     Wait(u16),
@@ -64,6 +71,7 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
         6 => (any::<u8>(), 0..Outcome::ALL.len(), 0..3usize, 0..700u64).prop_map(|(a, b, c, d)| Op::Settle(a, b, c, d)),
         1 => any::<u8>().prop_map(Op::SettleAgain),
         1 => Just(Op::Grant),
+        1 => (any::<u8>(), 0..100u64).prop_map(|(source, waiting)| Op::Gauges(source, waiting)),
         3 => (0..4_000u16).prop_map(Op::Wait),
         1 => Just(Op::Flush),
     ]
@@ -72,6 +80,35 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
 prop_compose! {
     fn any_cap()(requests in proptest::option::of(0..12u32), tokens in proptest::option::of(0..4_000u64), bytes in proptest::option::of(0..20_000u64)) -> QueueCap {
         QueueCap { requests: requests.into(), tokens: tokens.map(Tokens::new).into(), bytes: bytes.map(Bytes::new).into() }
+    }
+}
+
+prop_compose! {
+    fn any_rate()(
+        per in prop::sample::select(vec![Per::Tenant, Per::Session, Per::Class, Per::Pool, Per::Global]),
+        measure in prop::sample::select(vec![Measure::Requests, Measure::Tokens, Measure::InputTokens, Measure::OutputTokens, Measure::Service]),
+        amount in 1..2_000i128,
+        every in 1..10u64,
+        burst in 1..2_000i128,
+        exceeded in prop::sample::select(vec![Exceeded::Refuse, Exceeded::Shadow, Exceeded::Queue, Exceeded::Demote(ClassIndex::new(2))]),
+    ) -> Rate {
+        let waits = matches!(per, Per::Tenant | Per::Session);
+        let exceeded = if exceeded == Exceeded::Queue && !waits { Exceeded::Refuse } else { exceeded };
+        let scale = if measure == Measure::Requests { 100 } else { 1 };
+        let of = |amount: i128| Amount::from_parts((amount / scale).max(1) * measure.parts());
+        let (amount, burst) = (of(amount), of(burst));
+        Rate { name: "rate".into(), scope: Scope::default(), per, measure, amount, every: Span::from_secs(every), burst, exceeded }
+    }
+}
+
+prop_compose! {
+    fn any_budget()(
+        amount in 1..20_000i128,
+        spent in prop::sample::select(vec![Spent::Refuse, Spent::Shadow]),
+    ) -> Budget {
+        let measure = Measure::Service;
+        let amount = Amount::from_parts(amount * measure.parts());
+        Budget { name: "all".into(), scope: Scope::default(), per: Per::Global, measure, amount, period: Period::Lifetime, spent, warn_at: Vec::new() }
     }
 }
 
@@ -88,12 +125,14 @@ prop_compose! {
         max_wait in proptest::option::of(0..20u64),
         size in proptest::option::of(300..600u64),
         shares in (0..3u32, 0..3u32),
+        limits in (prop::collection::vec(any_rate(), 0..3), prop::collection::vec(any_budget(), 0..3)),
     ) -> Policy {
         let mut policy = policy();
         policy.fairness.algorithm = algorithm;
         policy.fairness.charge = charge;
         policy.pools[0].adapt = if adapts { Adapt::Auto } else { Adapt::Fixed };
         policy.classes = vec![class("x", 1, f64::from(shares.0) * 0.2), class("y", 0, 0.0), class("z", 2, f64::from(shares.1) * 0.1)];
+        (policy.limits, policy.budgets) = limits;
         policy.classes[2].max_wait = max_wait.map(Span::from_secs).into();
         policy.fanout = Fanout { per_session: fanout.0.into(), per_tenant: fanout.1.into() };
         let pool = &mut policy.pools[0];
@@ -182,6 +221,12 @@ pub(super) fn apply(world: &mut World, op: &Op) {
             world.settle(TicketId::new(1_000_000 + u64::from(which)), Outcome::Completed, Reported::Nothing);
         }
         Op::Grant => world.feed(Input::Grant(PoolIndex::new(0))),
+        Op::Gauges(source, waiting) => {
+            let source = if source % 3 == 0 { Source::Header } else { Source::Page(usize::from(source % 3)) };
+            let gauges = EngineGauges { waiting: Some(waiting), ..EngineGauges::default() };
+            let pool = PoolIndex::new(0);
+            world.feed(Input::Gauges { pool, source, taken_at: world.now, gauges });
+        }
         Op::Drain => world.feed(Input::Drain),
         Op::Flush => world.feed(Input::Flush),
         Op::Wait(millis) => {
@@ -207,16 +252,24 @@ fn audit(world: &World) -> Result<(), TestCaseError> {
     let held: VirtualTokens = pool.tree.waiting.iter().map(|(_, waiting)| waiting.cost).sum();
     let running: VirtualTokens = flights.clone().map(|flight| flight.reserved).sum();
     prop_assert_eq!(world.total().live(), held + running, "the books hold what waits and runs");
+    let spent = Amount::from_parts((world.total().settled + world.total().live()).as_micros());
+    for kept in engine.budgets() {
+        prop_assert_eq!(kept.used, spent, "a budget of all service is used by what is settled and what is held");
+    }
     let deadlines: BTreeSet<_> = pool.tree.waiting.iter().map(|(_, waiting)| waiting.deadline).collect();
     let next = deadlines.first().copied().filter(|deadline| *deadline < crate::units::Instant::FAR);
-    prop_assert_eq!(engine.next_wakeup(), next.into_iter().chain(pool.opens_at()).min());
+    let unheld = pool.tree.next_unheld();
+    prop_assert!(unheld.is_none_or(|until| until > world.now), "what is held back no longer goes on");
+    let next = next.into_iter().chain(unheld).chain(pool.opens_at()).min();
     pool.window.audit().map_err(TestCaseError::fail)?;
+    prop_assert_eq!(engine.next_wakeup(), next);
     prop_assert!(next.is_none_or(|deadline| deadline > world.now), "what expired is gone");
-    audit_tree(engine, pool)
+    audit_tree(world, engine, pool)
 }
 
-fn audit_tree(engine: &Engine, pool: &Pool) -> Result<(), TestCaseError> {
+fn audit_tree(world: &World, engine: &Engine, pool: &Pool) -> Result<(), TestCaseError> {
     let tree = &pool.tree;
+    let own = Own::new(&engine.fanout, &engine.limits, world.now);
     let sum = |keep: &dyn Fn(&Waiting) -> bool| {
         let kept = tree.waiting.iter().filter(|(_, waiting)| keep(waiting));
         kept.fold((Load::default(), VirtualTokens::ZERO), |(load, cost), (_, waiting)| {
@@ -238,7 +291,14 @@ fn audit_tree(engine: &Engine, pool: &Pool) -> Result<(), TestCaseError> {
         let flying = engine.flights.values().filter(|flight| flight.place.tenant == key);
         let in_flight = flying.fold(Load::default(), |load, flight| load.plus(Load::of(flight.need, Bytes::ZERO)));
         prop_assert_eq!(tenant.in_flight, in_flight);
-        let may = !engine.fanout.blocks_tenant(&tenant.name) && tenant.contest.first().is_some();
+        let head = tenant.contest.first().and_then(|session| tree.sessions[session].next());
+        let head = head.map(|(_, _, slot)| &tree.waiting[slot].request);
+        let held = head.and_then(|request| own.holds_tenant(request));
+        prop_assert_eq!(
+            tenant.held_until.filter(|_| !engine.fanout.blocks_tenant(&tenant.name)),
+            held.filter(|_| !engine.fanout.blocks_tenant(&tenant.name))
+        );
+        let may = !engine.fanout.blocks_tenant(&tenant.name) && head.is_some() && held.is_none();
         prop_assert_eq!(
             tenant.member.is_eligible(),
             may,
@@ -249,7 +309,9 @@ fn audit_tree(engine: &Engine, pool: &Pool) -> Result<(), TestCaseError> {
             prop_assert_eq!((node.queued, node.queued_cost), sum(&|waiting| waiting.place.session == *session));
             let next = next_of_session(engine, pool, *session);
             prop_assert_eq!(node.next().map(|(_, _, slot)| slot), next);
-            prop_assert_eq!(node.member.is_eligible(), next.is_some());
+            let held = next.and_then(|slot| own.holds_session(&tree.waiting[slot].request));
+            prop_assert_eq!(node.held_until, held);
+            prop_assert_eq!(node.member.is_eligible(), next.is_some() && held.is_none());
         }
     }
     audit_heaviest(pool)?;
@@ -339,6 +401,8 @@ fn end_everything(world: &mut World) -> Result<(), TestCaseError> {
             }
             Event::Refused { refusal, .. } => *answers.entry(refusal.request).or_default() += 1,
             Event::Queued { .. }
+            | Event::Demoted { .. }
+            | Event::Shadowed { .. }
             | Event::Charged { .. }
             | Event::Vacated { .. }
             | Event::Settled { .. }

@@ -111,6 +111,8 @@ fn every_gate_is_told_also_behind_the_first_that_refuses() {
     let wanted = [
         (Gate::Drain, Some("draining")),
         (Gate::Size, Some("too_large")),
+        (Gate::Rates, None),
+        (Gate::Budgets, None),
         (Gate::Queue, Some("queue_full")),
         (Gate::Wait, None),
     ];

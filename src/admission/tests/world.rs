@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::admission::{
-    Attempt, Effect, Ending, Engine, Event, Input, Options, Outcome, Refusal, Reported, Request, Slots, Subject,
+    Attempt, Debit, Effect, Ending, Engine, Event, Input, Options, Outcome, Refusal, Reported, Request, Slots, Subject,
     Ticket, Verdict,
 };
 use crate::ledger::{Balance, Ledger, Memory};
@@ -13,8 +13,8 @@ use crate::policy::model::{
     QueueCaps, TenantRule, TokenWeights, Trust, Unmetered, Window,
 };
 use crate::units::{
-    Agent, Bytes, ClassIndex, Instant, Limit, PoolIndex, Price, RequestId, SessionId, Share, Span, TenantId, TicketId,
-    TokenWeight, Tokens, Usage, VirtualTokens, Weight,
+    Agent, Bytes, ClassIndex, Instant, Limit, Model, PoolIndex, Price, RequestId, SessionId, Share, Span, Tariff,
+    TenantId, TicketId, TokenWeight, Tokens, Usage, UserId, VirtualTokens, Weight,
 };
 
 pub(super) fn vt(whole: u64) -> VirtualTokens {
@@ -41,6 +41,8 @@ pub(super) fn policy() -> Policy {
             tenant: Vec::new(),
             trust: Trust::Loopback,
             session: Vec::new(),
+            user: Vec::new(),
+            task: Vec::new(),
             class: Vec::new(),
             class_not_granted: NotGranted::UseDefault,
         },
@@ -62,8 +64,11 @@ pub(super) fn policy() -> Policy {
             adapt: Adapt::Fixed,
             max_request_tokens: Limit::Unlimited,
             queue: QueueCaps::default(),
+            engine: None,
         }],
         fanout: Fanout::default(),
+        limits: Vec::new(),
+        budgets: Vec::new(),
         unmetered: Unmetered::Refuse,
     }
 }
@@ -78,6 +83,7 @@ pub(super) fn class(name: &str, rank: u32, min_share: f64) -> Class {
 pub(super) struct Ask {
     pub(super) tenant: &'static str,
     pub(super) session: Option<&'static str>,
+    pub(super) user: Option<&'static str>,
     pub(super) agent: Agent,
     pub(super) attempt: Attempt,
     pub(super) class: u16,
@@ -95,6 +101,7 @@ pub(super) fn of(tenant: &'static str) -> Ask {
     Ask {
         tenant,
         session: None,
+        user: None,
         agent: Agent::Lead,
         attempt: Attempt::Unsaid,
         class: 0,
@@ -112,6 +119,7 @@ pub(super) struct World {
     pub(super) engine: Engine,
     pub(super) books: Memory,
     pub(super) events: Vec<Event>,
+    pub(super) debits: Vec<Debit>,
     pub(super) now: Instant,
     requests: u64,
     answers: Vec<(RequestId, Verdict)>,
@@ -123,9 +131,13 @@ impl World {
     }
 
     pub(super) fn with(policy: Policy, slots: Slots) -> Self {
-        let engine = Engine::new(Arc::new(policy), Options { seed: 1, slots });
+        Self::keeping(policy, Options { seed: 1, slots, ..Options::default() })
+    }
+
+    pub(super) fn keeping(policy: Policy, options: Options) -> Self {
+        let engine = Engine::new(Arc::new(policy), options);
         let (books, now) = (Memory::new(), Instant::EPOCH);
-        Self { engine, books, events: Vec::new(), now, requests: 0, answers: Vec::new() }
+        Self { engine, books, events: Vec::new(), debits: Vec::new(), now, requests: 0, answers: Vec::new() }
     }
 
     /// Drops what was written down so far, but for the requests that are still waiting or running.
@@ -140,6 +152,7 @@ impl World {
             match effect {
                 Effect::Answer { request, verdict } => self.answers.push((request, verdict)),
                 Effect::Post(entry) => self.books.post(&entry),
+                Effect::Debit(debit) => self.debits.push(debit),
                 Effect::Emit(event) => self.events.push(event),
             }
         }
@@ -170,8 +183,12 @@ impl World {
         Request {
             id: RequestId::new(self.requests),
             subject,
+            model: Model::from("model"),
+            user: ask.user.map(UserId::from),
+            task: None,
             weight: ask.weight,
             price,
+            tariff: Tariff::default(),
             expected: Usage::plain(Tokens::new(ask.input), Tokens::new(ask.output)),
             output_cap: ask.cap.map(Tokens::new).into(),
             agent: ask.agent,

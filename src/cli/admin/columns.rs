@@ -28,6 +28,18 @@ pub(super) const SESSIONS: &[Column] = &[
     ("RUNNING", "in_flight_requests"),
 ];
 
+pub(super) const BUDGETS: &[Column] = &[
+    ("BUDGET", "budget"),
+    ("TENANT", "tenant"),
+    ("OF", "of"),
+    ("UNIT", "unit"),
+    ("USED", "used"),
+    ("LEFT", "left"),
+    ("AMOUNT", "amount"),
+    ("PERIOD", "period"),
+    ("UNTIL", "until"),
+];
+
 pub(super) const QUEUES: &[Column] = &[
     ("POOL", "pool"),
     ("CLASS", "class"),
@@ -63,6 +75,11 @@ pub(super) const POOLS: &[Column] = &[
     ("BLIND", "window_blind"),
     ("QUEUED", "queued_requests"),
     ("QUEUED-TOKENS", "queued_tokens"),
+    ("SATURATION", "saturation"),
+    ("WAIT-S", "predicted_wait_s"),
+    ("ENGINE", "engine"),
+    ("ITS-QUEUE", "engine_waiting"),
+    ("ITS-KV", "engine_kv_usage"),
 ];
 
 pub(super) const ACCURACY: &[Column] = &[

@@ -54,6 +54,8 @@ enum What {
     Requests,
     /// What runs, by pool.
     Pools,
+    /// What is used of every budget, by whom.
+    Budgets,
     /// How good the estimates of requests were, by model.
     Accuracy,
     /// The latest decisions, the newest first.
@@ -102,6 +104,7 @@ impl What {
             Self::Requests => Question::get("/v1/requests"),
             Self::Pools => Question::get("/v1/pools"),
             Self::Accuracy => Question::get("/v1/accuracy"),
+            Self::Budgets => Question::get("/v1/budgets"),
             Self::Policy => Question::get("/v1/policy"),
             Self::Sessions { tenant } => Question::get("/v1/sessions").with("tenant", tenant),
             Self::Decision { id } => Question::get("/v1/decisions/").below(id),
@@ -130,6 +133,7 @@ impl What {
             Self::Requests => Shape::Table(columns::REQUESTS),
             Self::Pools => Shape::Table(columns::POOLS),
             Self::Accuracy => Shape::Table(columns::ACCURACY),
+            Self::Budgets => Shape::Table(columns::BUDGETS),
             Self::Decisions { .. } => Shape::Table(columns::DECISIONS),
         }
     }
@@ -177,7 +181,7 @@ impl Admin {
                 Shape::Table(columns) => {
                     let rows: Vec<Map<String, Value>> =
                         serde_json::from_slice(&answer).context("the answer is not a list of rows")?;
-                    table(columns, &rows)
+                    table(columns, &rows) + &faults(&rows)
                 }
                 Shape::Page(page) => page(&serde_json::from_slice(&answer).context("the answer is not JSON")?),
             };
@@ -215,6 +219,16 @@ fn table(columns: &[columns::Column], rows: &[Map<String, Value>]) -> String {
     text
 }
 
+/// Why the engines of a pool cannot be seen, below the table of pools.
+fn faults(rows: &[Map<String, Value>]) -> String {
+    let told = rows.iter().flat_map(|row| {
+        let pool = cell(row.get("pool"));
+        let faults = row.get("engine_faults").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        faults.iter().map(move |fault| format!("{pool}: {}\n", cell(Some(fault))))
+    });
+    told.collect()
+}
+
 /// A value for people: numbers to three places, nothing as a dash. Control characters are shown, not obeyed.
 fn cell(value: Option<&Value>) -> String {
     match value {
@@ -233,7 +247,7 @@ fn cell(value: Option<&Value>) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::table;
+    use super::{faults, table};
 
     #[test]
     fn a_table_is_aligned() {
@@ -250,5 +264,8 @@ longer\\u{1b}         7  -
 ";
         assert_eq!(table(&columns, &rows), expected);
         assert_eq!(table(&columns, &[]), "TENANT  CHARGED  SESSION\n");
+        assert_eq!(faults(&rows), "", "only pools have any");
+        let pool = json!({"pool": "chat", "engine_faults": ["http://a/metrics: it breaks off"]});
+        assert_eq!(faults(&[pool.as_object().unwrap().clone()]), "chat: http://a/metrics: it breaks off\n");
     }
 }

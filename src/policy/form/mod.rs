@@ -10,15 +10,17 @@
 
 mod cost;
 mod identity;
+mod limits;
 mod pools;
 mod scheduling;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub(super) use cost::{Cost, Effort, TokenWeights};
-pub(super) use identity::{ClassSource, Identity, Listener, NotGranted, SessionSource, TenantSource};
-pub(super) use pools::{Adapt, Alias, Pool, Queue};
+pub(super) use cost::{Cost, Effort, MoneyPrice, TokenWeights};
+pub(super) use identity::{ClassSource, Identity, Listener, NameSource, NotGranted, SessionSource, TenantSource};
+pub(super) use limits::{Budget, Limit, Per, Period, WhenExceeded, WhenSpent};
+pub(super) use pools::{Adapt, Alias, Engine, Orca, Pool, Queue};
 pub(super) use scheduling::{Algorithm, Charge, Class, Fairness, Fanout, Tenant};
 
 /// What Tallygate lets through, in which order, and what it refuses.
@@ -27,7 +29,7 @@ pub(super) use scheduling::{Algorithm, Charge, Class, Fairness, Fanout, Tenant};
 /// The order of every list has meaning: the first entry that fits decides.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(rename = "Policy", extend("x-later" = ["limits", "budgets", "retries"]))]
+#[schemars(rename = "Policy", extend("x-later" = ["retries"]))]
 pub(crate) struct Policy {
     /// The version of this format.
     #[schemars(extend("const" = 1))]
@@ -73,6 +75,17 @@ pub(crate) struct Policy {
     /// nobody else is held up by it.
     #[serde(default)]
     pub(crate) fanout: Fanout,
+
+    /// Rates. All that concern a request are checked together and then charged together: with what it is expected to
+    /// use when it arrives, made true when it ends.
+    #[serde(default)]
+    #[schemars(length(max = 100), example = limits::example_limits())]
+    pub(crate) limits: Vec<Limit>,
+
+    /// Budgets, charged like rates. With `serve --ledger file:PATH` they survive restarts and crashes.
+    #[serde(default)]
+    #[schemars(length(max = 100), example = limits::example_budgets())]
+    pub(crate) budgets: Vec<Budget>,
 
     /// What becomes of a request to a path that is not metered and has a body: multipart uploads, audio, batches,
     /// and whatever an upstream may add. Paths that are metered, reading requests and token counting are not

@@ -7,6 +7,7 @@
 
 mod cost;
 mod identity;
+mod limits;
 mod pools;
 mod scheduling;
 mod values;
@@ -112,6 +113,8 @@ impl Checks<'_> {
         let default_class = self.default_class(form);
         let tenants = self.tenants(form, default_class);
         let pools = self.pools(&form.pools);
+        let limits = self.limits(form);
+        let budgets = self.budgets(form);
         let fanout = Fanout { per_session: form.fanout.per_session.into(), per_tenant: form.fanout.per_tenant.into() };
         Some(Policy {
             identity: identity?,
@@ -122,6 +125,8 @@ impl Checks<'_> {
             tenants: tenants?,
             pools: pools?,
             fanout,
+            limits: limits?,
+            budgets: budgets?,
             unmetered: match form.unmetered {
                 form::Unmetered::Refuse => Unmetered::Refuse,
                 form::Unmetered::Pass => Unmetered::Pass,

@@ -17,7 +17,7 @@ use crate::admission::{
 use crate::costing::admissible;
 use crate::ledger::{Ledger, Memory, Movement};
 use crate::policy::model::{Adapt, Charge, Policy, Selection};
-use crate::units::{Agent, Bytes, Instant, PoolIndex, RequestId, TicketId, Tokens, Usage, VirtualTokens};
+use crate::units::{Agent, Bytes, Instant, PoolIndex, RequestId, Span, TicketId, Tokens, Usage, VirtualTokens};
 
 use super::guess::{Guesser, key, session};
 use super::{Keep, Load, Place, Run, Setup, WindowMove};
@@ -102,10 +102,10 @@ impl<'a> Desk<'a> {
             demands: demands.into(),
             returning: Vec::new(),
             policy: Arc::clone(&setup.policy),
-            core: Engine::new(Arc::clone(&setup.policy), Options { seed: setup.seed, slots }),
+            core: Engine::new(Arc::clone(&setup.policy), Options { seed: setup.seed, slots, ..Options::default() }),
             guesser: Guesser::new(setup.guess, setup.policy.cost.effort, setup.seed),
             ledger: Memory::new(),
-            records: demands.iter().zip(0..).map(|(demand, id)| blank(demand, id)).collect(),
+            records: demands.iter().zip(0..).map(|(demand, id)| Record::ahead(demand, RequestId::new(id))).collect(),
             states: vec![State::Ahead; demands.len()],
             admitted: VecDeque::new(),
             ended: 0,
@@ -213,7 +213,11 @@ impl<'a> Desk<'a> {
                 tenant: demand.tenant.clone(),
                 session: demand.session.clone(),
             },
+            model: selection.model.clone(),
+            user: None,
+            task: None,
             weight: selection.weight,
+            tariff: selection.tariff,
             price: selection.price,
             expected: input.with_output(predicted),
             output_cap: demand.max_tokens,
@@ -314,7 +318,7 @@ impl<'a> Desk<'a> {
         self.records[index].reason = Some("client_left");
         self.records[index].finished = Some(now);
         self.end(index, Outcome::Aborted);
-        self.ask_next(now, index);
+        self.again_or_next(now, index, None);
     }
 
     /// The engine would not take a request that was let through.
@@ -327,7 +331,10 @@ impl<'a> Desk<'a> {
         self.settle(now, index, Ending { outcome, usage });
         self.records[index].reason = Some(reason);
         self.end(index, Outcome::Aborted);
-        self.ask_next(now, index);
+        match outcome {
+            End::ClientAborted => self.again_or_next(now, index, None),
+            _ => self.ask_next(now, index),
+        }
     }
 
     fn settle(&mut self, now: Instant, index: usize, ending: Ending) {
@@ -383,6 +390,8 @@ impl<'a> Desk<'a> {
                     self.ledger.post(&entry);
                     self.log_booking(entry);
                 }
+                // The core makes none where nothing but itself keeps budgets.
+                Effect::Debit(_) => {}
                 Effect::Emit(event) => self.note(&event),
             }
         }
@@ -416,8 +425,15 @@ impl<'a> Desk<'a> {
         };
         let (expired, told) = (matches!(refusal.reason, Reason::Expired { .. }), record.retry_after);
         self.end(index, if expired { Outcome::Expired } else { Outcome::Refused });
-        let again = self.demands[index].again(now, told).filter(|_| refusal.retry != Retry::Never);
-        match again {
+        match refusal.retry {
+            Retry::Never => self.ask_next(now, index),
+            Retry::At(_) | Retry::Unknown => self.again_or_next(now, index, told),
+        }
+    }
+
+    /// The client tries again, or asks for what it wants next.
+    fn again_or_next(&mut self, now: Instant, index: usize, told: Option<Span>) {
+        match self.demands[index].again(now, told) {
             Some(again) => self.come_back(again),
             None => self.ask_next(now, index),
         }
@@ -432,7 +448,7 @@ impl<'a> Desk<'a> {
 
     fn come_back(&mut self, again: Demand) {
         let index = self.demands.len();
-        self.records.push(blank(&again, number(index)));
+        self.records.push(Record::ahead(&again, RequestId::new(number(index))));
         self.states.push(State::Ahead);
         self.demands.to_mut().push(again);
         self.returning.push(index);
@@ -449,6 +465,8 @@ impl<'a> Desk<'a> {
             }
             Event::UnknownTicket { at, ticket } => self.fault(format!("{at:?} {ticket}: unknown to the core")),
             Event::Queued { .. }
+            | Event::Demoted { .. }
+            | Event::Shadowed { .. }
             | Event::Dispatched { .. }
             | Event::Charged { .. }
             | Event::Refused { .. }
@@ -478,27 +496,5 @@ impl<'a> Desk<'a> {
             bookings: self.bookings,
             faults: self.faults,
         }
-    }
-}
-
-fn blank(demand: &Demand, id: u64) -> Record {
-    Record {
-        id: RequestId::new(id),
-        arrival: demand.arrival,
-        tenant: demand.tenant.clone(),
-        session: demand.session.clone(),
-        class: None,
-        input: demand.input,
-        output: demand.produced(),
-        outcome: None,
-        reason: None,
-        decided: None,
-        dispatched: None,
-        first_token: None,
-        finished: None,
-        predicted: None,
-        charged: None,
-        retry_after: None,
-        heeded: demand.heeded,
     }
 }

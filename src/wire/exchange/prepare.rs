@@ -17,6 +17,7 @@ use crate::units::{DecisionId, Instant, PoolIndex, Span};
 
 use super::super::answer::Refused;
 use super::super::dialect::{AnswerForm, Dialect, Named, Parsed, Unreadable};
+use super::load;
 use super::meter::Meter;
 use super::watch::Watch;
 
@@ -128,7 +129,7 @@ impl Prepared {
         let Self { ask, encoding, form } = self;
         match gate.admit(ask).await {
             Ok(permit) => Ok(Admitted { permit, encoding, form }),
-            Err(Denied::Refused(refusal)) => Err(Refused::ByCore(refusal)),
+            Err(Denied::Refused(refusal)) => Err(Refused::ByCore(Box::new(refusal))),
             Err(Denied::Broken) => Err(Refused::Internal),
         }
     }
@@ -140,8 +141,8 @@ impl Admitted {
         self.permit.waited()
     }
 
-    /// How many more of its tenant and session may be in flight beside it.
-    pub(in crate::wire) fn left(&self) -> Left {
+    /// What is left of the limits that concern it.
+    pub(in crate::wire) fn left(&self) -> &Left {
         self.permit.left()
     }
 
@@ -155,8 +156,23 @@ impl Admitted {
         self.permit.settle(Ending { outcome, usage: Reported::Nothing });
     }
 
+    /// Asks its engine for a report of its load, where the policy says so.
+    pub(in crate::wire) fn ask_for_load(&self, onward: &mut HeaderMap) {
+        load::ask(onward, self.permit.load_asked());
+    }
+
+    /// Whether a report of its engine's load is kept from the client.
+    pub(in crate::wire) fn keeps_load(&self) -> bool {
+        self.permit.load_asked().is_some()
+    }
+
     /// Its answer is here: from now on it is settled by what passes.
     pub(in crate::wire) fn meter(self, status: StatusCode, headers: &HeaderMap) -> Meter {
+        if self.keeps_load()
+            && let Some(report) = headers.get(load::REPORT)
+        {
+            self.permit.load_reported(&String::from_utf8_lossy(report.as_bytes()));
+        }
         Meter::new(Watch::of(status, headers, self.encoding, self.form), self.permit)
     }
 }

@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use crate::admission::{
-    Explanation, Finding, Fullness, Gate, Objection, Prospect, QueueFound, Size, Standing, Subject, Wait, WaitFound,
-    WindowFound,
+    Explanation, Finding, Fullness, Gate, Objection, Prospect, QueueFound, RuleFound, Size, Standing, Subject, Wait,
+    WaitFound, WindowFound,
 };
 use crate::policy::Policy;
 use crate::units::{Limit, Span, Tokens, VirtualTokens};
@@ -20,6 +20,8 @@ pub(super) struct Found {
     reason: Option<&'static str>,
     says: String,
     what_would_let_it_in: Option<String>,
+    /// The class it competes in instead of the one it asked for, where a limit or a budget says so.
+    demoted_to: Option<String>,
     gates: Vec<GateRow>,
     window: WindowRow,
     fanout: FanoutRow,
@@ -44,8 +46,27 @@ struct GateRow {
 enum Numbers {
     Drain { draining: bool },
     Size { input_tokens: u64, most: Option<u64>, key: String },
+    Rules { rules: Vec<RuleRow> },
     Queue { at_once: bool, displaces: u32, caps: Vec<CapRow> },
     Wait(WaitRow),
+}
+
+/// How a limit or a budget stands.
+#[derive(Debug, Serialize)]
+struct RuleRow {
+    key: String,
+    name: String,
+    per: &'static str,
+    unit: &'static str,
+    /// What the request is expected to take of it.
+    asked: f64,
+    /// What is left of it; less than nothing where there is a debt.
+    left: f64,
+    /// The most there can be at once.
+    most: f64,
+    exceeded: bool,
+    /// How long until the request would not exceed it; nothing where no time helps.
+    allowed_in_s: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -69,6 +90,8 @@ struct WaitRow {
     weights_of_all: f64,
     #[serde(serialize_with = "exact_or_null")]
     rate_per_s: Option<VirtualTokens>,
+    /// How long limits whose requests wait would hold it back.
+    held_by_limits_s: f64,
     predicted_s: Option<f64>,
     allowed_s: Option<f64>,
     allowed_by: String,
@@ -121,6 +144,7 @@ struct StandingRow {
 
 /// What the core says, put into words for a subject of a policy.
 pub(super) fn found(policy: &Policy, subject: &Subject, explained: &Explanation, patience: Patience) -> Found {
+    let subject = &competing(subject, explained);
     let deadline = patience.deadline(explained);
     let (verdict, objection) = match explained.prospect() {
         Prospect::Dispatched => ("dispatched", None),
@@ -134,7 +158,8 @@ pub(super) fn found(policy: &Policy, subject: &Subject, explained: &Explanation,
         says,
         what_would_let_it_in: objection
             .map(|objection| words::by_core(policy, subject, &objection.reason, deadline).words),
-        gates: explained.objections().map(|(gate, _)| row(gate, subject, explained, deadline)).collect(),
+        demoted_to: explained.demotion.map(|demotion| policy.classes[demotion.to.index()].name.to_string()),
+        gates: explained.objections().map(|(gate, _)| row(policy, gate, subject, explained, deadline)).collect(),
         window: window(subject, &explained.window),
         fanout: fanout(explained),
         turn: turn(explained),
@@ -145,10 +170,17 @@ pub(super) fn found(policy: &Policy, subject: &Subject, explained: &Explanation,
 pub(super) fn key(policy: &Policy, subject: &Subject, explained: &Explanation, patience: Patience) -> Option<String> {
     match explained.prospect() {
         Prospect::Refused(objection) => {
+            let subject = &competing(subject, explained);
             words::by_core(policy, subject, &objection.reason, patience.deadline(explained)).key
         }
         Prospect::Dispatched | Prospect::Queued => None,
     }
+}
+
+/// The subject in the class it competes in.
+fn competing(subject: &Subject, explained: &Explanation) -> Subject {
+    let class = explained.demotion.map_or(subject.class, |demotion| demotion.to);
+    Subject { class, ..subject.clone() }
 }
 
 impl Found {
@@ -199,7 +231,7 @@ fn going(explained: &Explanation) -> String {
     }
 }
 
-fn row(gate: Gate, subject: &Subject, explained: &Explanation, deadline: Deadline) -> GateRow {
+fn row(policy: &Policy, gate: Gate, subject: &Subject, explained: &Explanation, deadline: Deadline) -> GateRow {
     let (name, objection, says, numbers) = match gate {
         Gate::Drain => {
             let Finding { found: draining, objection } = explained.drain;
@@ -210,6 +242,16 @@ fn row(gate: Gate, subject: &Subject, explained: &Explanation, deadline: Deadlin
             let Finding { found, objection } = explained.size;
             let (says, numbers) = size(subject, found);
             ("size", objection, says, numbers)
+        }
+        Gate::Rates => {
+            let Finding { found, objection } = &explained.rates;
+            let (says, numbers) = rules(policy, found, "limit");
+            ("rates", *objection, says, numbers)
+        }
+        Gate::Budgets => {
+            let Finding { found, objection } = &explained.budgets;
+            let (says, numbers) = rules(policy, found, "budget");
+            ("budgets", *objection, says, numbers)
         }
         Gate::Queue => {
             let Finding { found, objection } = &explained.queue;
@@ -250,6 +292,29 @@ fn size(subject: &Subject, found: Size) -> (String, Numbers) {
     (says, Numbers::Size { input_tokens: found.input.get(), most: most.map(Tokens::get), key })
 }
 
+fn rules(policy: &Policy, found: &[RuleFound], what: &str) -> (String, Numbers) {
+    let exceeded: Vec<&str> =
+        found.iter().filter(|rule| rule.exceeded).map(|rule| words::rule_name(policy, rule.rule)).collect();
+    let says = match (found.len(), exceeded.len()) {
+        (0, _) => format!("no {what} concerns it"),
+        (1, 0) => format!("the one {what} that concerns it allows it"),
+        (count, 0) => format!("all {count} {what}s that concern it allow it"),
+        (_, _) => format!("it exceeds the {what} {}, which does not refuse for it", exceeded.join(" and ")),
+    };
+    let row = |rule: &RuleFound| RuleRow {
+        key: words::rule_key(rule.rule),
+        name: words::rule_name(policy, rule.rule).to_owned(),
+        per: rule.per.name(),
+        unit: rule.measure.name(),
+        asked: rule.asked.as_f64(rule.measure),
+        left: rule.left.as_f64(rule.measure),
+        most: rule.most.as_f64(rule.measure),
+        exceeded: rule.exceeded,
+        allowed_in_s: rule.wait.map(Span::as_secs_f64),
+    };
+    (says, Numbers::Rules { rules: found.iter().map(row).collect() })
+}
+
 fn queue(subject: &Subject, found: &QueueFound) -> (String, Numbers) {
     let caps = found.levels.iter().flat_map(|level| caps(subject, level, found)).collect();
     let says = match (found.at_once, found.displaces) {
@@ -284,6 +349,9 @@ fn wait(subject: &Subject, found: WaitFound, deadline: Deadline, at_once: bool) 
     let ahead = found.ahead;
     let says = match (at_once, found.rate, found.predicted) {
         (true, _, _) => "it need not wait".into(),
+        (false, _, _) if found.held > Span::ZERO => {
+            format!("a limit of its own holds it back for about {}; {allowed}", found.held)
+        }
         (false, Some(rate), Some(predicted)) => format!(
             "at most {ahead} virtual tokens go before it, and its class is served {rate} a second: about {predicted}; \
              {allowed}"
@@ -299,6 +367,7 @@ fn wait(subject: &Subject, found: WaitFound, deadline: Deadline, at_once: bool) 
         weight: thousandths(found.weight),
         weights_of_all: thousandths(found.weights),
         rate_per_s: found.rate,
+        held_by_limits_s: found.held.as_secs_f64(),
         predicted_s: found.predicted.map(Span::as_secs_f64),
         allowed_s: found.allowed.cap().map(Span::as_secs_f64),
         allowed_by,

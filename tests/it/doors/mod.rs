@@ -7,6 +7,8 @@ mod crowd;
 mod endings;
 mod envoy;
 mod fanout;
+mod limits;
+mod load;
 mod passing;
 mod proxy;
 mod recorded;
