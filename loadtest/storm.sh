@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A retry storm of the official SDKs for Python, through a real gateway over the simulated engine.
 #
-#   loadtest/storm.sh [--clients N] [--think S] [--seconds S]
+#   loadtest/storm.sh [--clients N] [--think S] [--seconds S] [--warm-up S]
 #
 # TALLYGATE_PYTHON is a Python with the packages of tests/python/requirements.txt; `tests/run` makes one.
 set -euo pipefail

@@ -1,6 +1,6 @@
 """A retry storm of the official SDKs: clients in a closed loop, half OpenAI's and half Anthropic's, as they come.
 
-    storm_sdk.py URL [--clients N] [--think S] [--seconds S]
+    storm_sdk.py URL [--clients N] [--think S] [--seconds S] [--warm-up S]
 
 Prints what the clients saw, as JSON: tries, how many came back when told and of these how many were let in, and the
 largest part of them within one tenth of a second. Nothing of the SDKs is changed but that their requests are watched.
@@ -70,14 +70,14 @@ async def client(number, arguments, watch, numbers, until):
     return done
 
 
-def judged(watch, done, seconds):
-    """What the tries show."""
+def judged(watch, done, seconds, since):
+    """What the tries show. Of those that came back, only the ones after `since`: at first nothing is measured yet."""
     let_in = back = 0
     tenths = collections.Counter()
     for tries in watch.tries.values():
         for before, after in itertools.pairwise(tries):
             told = before.get("told_s")
-            if told is None or "status" not in after:
+            if told is None or "status" not in after or after["sent"] < since:
                 continue
             if abs(after["sent"] - before["answered"] - told) <= NEAR_S:
                 back += 1
@@ -99,13 +99,15 @@ async def main():
     parser.add_argument("url")
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--think", type=float, default=2.0)
-    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--warm-up", type=float, default=60.0)
     arguments = parser.parse_args()
     watch, numbers = Watch(), itertools.count()
-    until = time.monotonic() + arguments.seconds
+    began = time.monotonic()
+    until = began + arguments.seconds
     clients = [client(number, arguments, watch, numbers, until) for number in range(arguments.clients)]
     done = sum(await asyncio.gather(*clients), collections.Counter())
-    print(json.dumps(judged(watch, done, arguments.seconds), indent=2))
+    print(json.dumps(judged(watch, done, arguments.seconds, began + arguments.warm_up), indent=2))
 
 
 asyncio.run(main())

@@ -19,12 +19,19 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
+use crate::costing::Predictor;
+use crate::ledger::Balance;
 use crate::units::{Instant, RequestId, Span, TenantId};
 
 use super::demand::{Demand, Fate};
 use super::engine::{Job, JobId, Progress, SimEngine, Watch};
 use super::record::{Outcome, Record};
 use super::spec::EngineSpec;
+use super::world::{Run, Setup};
+
+/// The largest rate and buffer that can be asked for.
+const MOST_PER_MINUTE: f64 = 1e6;
+const MOST_BUFFER: f64 = 100.0;
 
 /// What stands in front of the engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -70,6 +77,50 @@ impl Default for Gradient {
             samples: 20,
             least: 3.0,
             most: 1_000.0,
+        }
+    }
+}
+
+impl Baseline {
+    /// As [`run`], with all that is told of a run: there are no books and no predictions to speak of.
+    #[must_use]
+    pub fn run(self, setup: &Setup, demands: &[Demand]) -> Run {
+        Run {
+            records: run(self, &setup.engine, demands),
+            engine_queue_share: 0.0,
+            accuracy: Predictor::new(setup.policy.cost.effort).accuracy(),
+            books: Balance::default(),
+            facts: Vec::new(),
+            bookings: Vec::new(),
+            faults: Vec::new(),
+        }
+    }
+}
+
+impl std::str::FromStr for Baseline {
+    type Err = String;
+
+    /// `nothing`, `requests-per-minute=N`, `adaptive-concurrency` or `adaptive-concurrency=BUFFER`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
+        let number = |most: f64| {
+            let number = value.and_then(|value| value.parse::<f64>().ok());
+            let valid = number.filter(|number| *number > 0.0 && *number <= most);
+            valid.ok_or_else(|| format!("{text:?} needs a number above 0 and at most {most} after {name}="))
+        };
+        match name {
+            "nothing" if value.is_none() => Ok(Self::Nothing),
+            "requests-per-minute" => {
+                let per_tenant = number(MOST_PER_MINUTE)?;
+                Ok(Self::RequestsPerMinute { per_tenant, burst: (per_tenant / 6.0).max(1.0) })
+            }
+            "adaptive-concurrency" if value.is_none() => Ok(Self::AdaptiveConcurrency(Gradient::default())),
+            "adaptive-concurrency" => {
+                Ok(Self::AdaptiveConcurrency(Gradient { buffer: number(MOST_BUFFER)?, ..Gradient::default() }))
+            }
+            _ => Err(format!(
+                "{text:?} is none of nothing, requests-per-minute=N, adaptive-concurrency and adaptive-concurrency=BUFFER, such as adaptive-concurrency=0.25"
+            )),
         }
     }
 }
@@ -362,6 +413,20 @@ mod tests {
         let records = run(Baseline::Nothing, &EngineSpec::default(), &demands);
         assert!(records.iter().all(|record| record.outcome == Some(Outcome::Completed)));
         assert!(records.is_sorted_by_key(|record| record.finished));
+    }
+
+    #[test]
+    fn a_baseline_is_named_with_its_number() {
+        assert_eq!("nothing".parse(), Ok(Baseline::Nothing));
+        assert_eq!("requests-per-minute=60".parse(), Ok(Baseline::RequestsPerMinute { per_tenant: 60.0, burst: 10.0 }));
+        let gradient = |buffer| Baseline::AdaptiveConcurrency(Gradient { buffer, ..Gradient::default() });
+        assert_eq!("adaptive-concurrency".parse(), Ok(gradient(0.25)));
+        assert_eq!("adaptive-concurrency=1".parse(), Ok(gradient(1.0)));
+        for bad in
+            ["", "nothing=1", "requests-per-minute", "requests-per-minute=0", "adaptive-concurrency=x", "gradient"]
+        {
+            assert!(bad.parse::<Baseline>().is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -165,16 +165,17 @@ class Gateway:
 
 
 @contextmanager
-def gateway(program, upstream, folder, window="{requests: 64}", name="gateway", upstream_key=None):
+def gateway(program, upstream, folder, window="{requests: 64}", name="gateway", upstream_key=None, watch=None):
     """Tallygate in front of an upstream."""
     proxy, grpc, admin = free_port(), free_port(), free_port()
     policy = Path(folder) / f"{name}.yaml"
+    engine = f", engine: {{metrics: ['http://127.0.0.1:{watch}/metrics'], every: 200ms}}" if watch else ""
     policy.write_text(
         "version: 1\n"
         "classes: [{name: standard, rank: 0, max_wait: 5m}]\n"
         "default_class: standard\n"
         "tenants: [{match: '*'}]\n"
-        f"pools: [{{name: engine, window: {window}}}]\n")
+        f"pools: [{{name: engine, window: {window}{engine}}}]\n")
     command = [program, "serve", "--policy", policy, "--upstream", f"http://127.0.0.1:{upstream}",
                "--proxy", f"127.0.0.1:{proxy}", "--grpc", f"127.0.0.1:{grpc}", "--admin", f"127.0.0.1:{admin}",
                "--shutdown-notice", "0s"]

@@ -23,7 +23,7 @@ const WINDOW: Span = Span::from_secs(60);
 const LEAST_LET_IN: f64 = 0.9;
 const MOST_AT_ONCE: f64 = 0.05;
 /// A refused tenant may be so far below its share of any minute, requests coming at random and whole.
-const MOST_BELOW: f64 = 0.15;
+const MOST_BELOW: f64 = 0.2;
 /// Refusals are decided within this, at the median.
 const REFUSED_WITHIN_MS: f64 = 1.0;
 /// Of what the steady tenants ask, this part must be good.
