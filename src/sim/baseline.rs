@@ -88,6 +88,8 @@ impl Baseline {
         Run {
             records: run(self, &setup.engine, demands),
             engine_queue_share: 0.0,
+            load: Vec::new(),
+            window_moves: Vec::new(),
             accuracy: Predictor::new(setup.policy.cost.effort).accuracy(),
             books: Balance::default(),
             facts: Vec::new(),

@@ -89,7 +89,7 @@ impl Toy {
             let (ticket, _) = self.stalled.pop_front().expect("looked at");
             self.window.release(ticket, opening(NEED, true, "other"), VirtualTokens::ZERO, None);
         }
-        if step % LOOK == 0 {
+        if step.is_multiple_of(LOOK) {
             self.begin();
         }
         self.dispatch(kind);
@@ -129,7 +129,7 @@ impl Toy {
     fn dispatch(&mut self, kind: Kind) {
         while self.window.fits(NEED) {
             self.tickets += 1;
-            let kind = if self.tickets % 4 == 0 { kind } else { Kind::Honest };
+            let kind = if self.tickets.is_multiple_of(4) { kind } else { Kind::Honest };
             let tenant = if kind == Kind::Honest { "honest" } else { "other" };
             let ticket = TicketId::new(self.tickets);
             self.window.take(ticket, opening(NEED, kind != Kind::Plain, tenant), VirtualTokens::ZERO);
