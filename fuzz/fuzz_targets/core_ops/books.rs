@@ -91,7 +91,14 @@ impl Books {
             Input::Cancel(request) => {
                 self.cancelling = (self.states.get(request) == Some(&State::Waiting)).then_some(*request);
             }
-            Input::Progress { .. } | Input::Gauges { .. } | Input::Grant(_) | Input::Drain | Input::Flush | Input::Tick => {}
+            Input::Progress { .. }
+            | Input::Gauges { .. }
+            | Input::Grant(_)
+            | Input::Restore(_)
+            | Input::Calendar(_)
+            | Input::Drain
+            | Input::Flush
+            | Input::Tick => {}
         }
     }
 
@@ -100,6 +107,8 @@ impl Books {
             match effect {
                 Effect::Answer { request, verdict } => self.answer(*request, verdict),
                 Effect::Post(entry) => self.post(entry),
+                // The core makes none where nothing but itself keeps budgets.
+                Effect::Debit(debit) => panic!("{debit:?}"),
                 Effect::Emit(event) => self.event(now, event),
             }
         }
@@ -153,7 +162,9 @@ impl Books {
             Event::Queued { at, .. }
             | Event::Dispatched { at, .. }
             | Event::Charged { at, .. }
-            | Event::Vacated { at, .. } => assert!(*at <= now),
+            | Event::Vacated { at, .. }
+            | Event::Demoted { at, .. }
+            | Event::Shadowed { at, .. } => assert!(*at <= now),
         }
     }
 
