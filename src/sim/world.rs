@@ -24,7 +24,7 @@ use std::sync::Arc;
 use crate::costing::Accuracy;
 use crate::ledger::Balance;
 use crate::policy::Policy;
-use crate::units::{Instant, PoolIndex};
+use crate::units::{Instant, PoolIndex, Span, Tokens};
 
 use super::demand::{Demand, Fate};
 use super::engine::{Progress, SimEngine};
@@ -134,15 +134,37 @@ struct World<'a> {
     /// Clients that will leave, by when.
     departures: BinaryHeap<Reverse<(Instant, usize)>>,
     now: Instant,
-    share: Average,
+    share: QueueShare,
     produced: Vec<Progress>,
 }
 
-/// A quantity averaged over time.
+/// The share of what is in flight that waits in the engines, averaged over the time in which there is any.
 #[derive(Default)]
-struct Average {
+pub(super) struct QueueShare {
     sum: f64,
     time: f64,
+}
+
+impl QueueShare {
+    /// It has been so for this long.
+    pub(super) fn count(&mut self, engines: &[SimEngine], lasted: Span) {
+        let sum = |tokens: fn(&SimEngine) -> Tokens| engines.iter().map(tokens).sum();
+        let waiting: Tokens = sum(SimEngine::waiting_tokens);
+        let admitted: Tokens = sum(SimEngine::admitted_tokens);
+        let total = waiting + admitted;
+        if total.get() > 0 {
+            let span = lasted.as_secs_f64();
+            #[expect(clippy::cast_precision_loss, reason = "for statistics only")]
+            let share = waiting.get() as f64 / total.get() as f64;
+            self.sum += share * span;
+            self.time += span;
+        }
+    }
+
+    /// 0 where nothing was ever in flight.
+    pub(super) fn average(&self) -> f64 {
+        if self.time > 0.0 { self.sum / self.time } else { 0.0 }
+    }
 }
 
 impl<'a> World<'a> {
@@ -157,7 +179,7 @@ impl<'a> World<'a> {
             returns: BinaryHeap::new(),
             departures: BinaryHeap::new(),
             now: Instant::EPOCH,
-            share: Average::default(),
+            share: QueueShare::default(),
             produced: Vec::new(),
         }
     }
@@ -176,7 +198,7 @@ impl<'a> World<'a> {
     }
 
     fn step(&mut self, now: Instant) {
-        self.count_share(now);
+        self.share.count(&self.engines, now.since(self.now));
         self.now = now;
         self.end_steps();
         if self.core_is_about_to_decide() {
@@ -225,20 +247,6 @@ impl<'a> World<'a> {
                 self.arrived += 1;
                 self.arrived - 1
             }
-        }
-    }
-
-    fn count_share(&mut self, now: Instant) {
-        let sum = |tokens: fn(&SimEngine) -> crate::units::Tokens| self.engines.iter().map(tokens).sum();
-        let waiting: crate::units::Tokens = sum(SimEngine::waiting_tokens);
-        let admitted: crate::units::Tokens = sum(SimEngine::admitted_tokens);
-        let total = waiting + admitted;
-        if total.get() > 0 {
-            let span = now.since(self.now).as_secs_f64();
-            #[expect(clippy::cast_precision_loss, reason = "for statistics only")]
-            let share = waiting.get() as f64 / total.get() as f64;
-            self.share.sum += share * span;
-            self.share.time += span;
         }
     }
 
@@ -326,7 +334,6 @@ impl<'a> World<'a> {
     }
 
     fn finish(self) -> Run {
-        let share = if self.share.time > 0.0 { self.share.sum / self.share.time } else { 0.0 };
-        self.desk.finish(share)
+        self.desk.finish(self.share.average())
     }
 }
