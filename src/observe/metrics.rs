@@ -289,6 +289,12 @@ impl Metrics {
         self.inner.rejected.with_label_values(&[reason]).inc();
     }
 
+    /// Counts a batch of grants that was to be written.
+    pub fn ledger_written(&self, written: bool) {
+        let result = if written { "written" } else { "failed" };
+        self.inner.signals.ledger.with_label_values(&[result]).inc();
+    }
+
     /// Counts a reading of what an engine says of its load.
     pub fn engine_read(&self, pool: PoolIndex, read: bool) {
         let result = if read { "read" } else { "failed" };

@@ -15,6 +15,7 @@ mod estimates;
 mod explain;
 mod gauges;
 mod generated;
+mod ledger;
 mod overload;
 mod published;
 mod scenarios;

@@ -168,6 +168,10 @@ fn effects_of_pools() -> BTreeMap<&'static str, Effect> {
         ("pools[].queue.per_session_requests", Changes("pools: [{name: a, queue: {per_session_requests: 9}}]")),
         ("pools[].queue.per_session_tokens", Changes("pools: [{name: a, queue: {per_session_tokens: 9}}]")),
         ("pools[].queue.per_session_bytes", Changes("pools: [{name: a, queue: {per_session_bytes: 9}}]")),
+        ("pools[].engine.metrics", Changes("pools: [{name: a, engine: {metrics: [\"http://h:1/m\"]}}]")),
+        ("pools[].engine.orca", Changes("pools: [{name: a, engine: {orca: text}}]")),
+        ("pools[].engine.every", Changes("pools: [{name: a, engine: {orca: text, every: 1s}}]")),
+        ("pools[].engine.stale_after", Changes("pools: [{name: a, engine: {orca: text, stale_after: 1m}}]")),
     ])
 }
 

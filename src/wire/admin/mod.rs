@@ -276,7 +276,10 @@ async fn healthz(State(desk): State<Arc<Desk>>) -> Response {
 
 async fn readyz(State(desk): State<Arc<Desk>>) -> Response {
     match desk.gate.look(|seen| seen.draining) {
-        Ok(false) => Json(json!({"status": "ready"})).into_response(),
+        Ok(false) => match desk.gate.ledger_fault() {
+            None => Json(json!({"status": "ready"})).into_response(),
+            Some(what) => fault(StatusCode::SERVICE_UNAVAILABLE, &what),
+        },
         Ok(true) => fault(StatusCode::SERVICE_UNAVAILABLE, "the gateway is shutting down"),
         Err(broken) => fault(StatusCode::SERVICE_UNAVAILABLE, &broken.to_string()),
     }
