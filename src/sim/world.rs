@@ -25,7 +25,7 @@ use crate::admission::Found;
 use crate::costing::Accuracy;
 use crate::ledger::Balance;
 use crate::policy::Policy;
-use crate::units::{Instant, PoolIndex, Span};
+use crate::units::{Instant, PoolIndex, Span, Tokens};
 
 use super::demand::{Demand, Fate};
 use super::engine::{Progress, SimEngine};
@@ -167,16 +167,45 @@ struct World<'a> {
     /// Clients that will leave, by when.
     departures: BinaryHeap<Reverse<(Instant, usize)>>,
     now: Instant,
-    share: Average,
-    load: Vec<Load>,
+    share: QueueShare,
     produced: Vec<Progress>,
 }
 
-/// A quantity averaged over time.
+/// The share of what is in flight that waits in the engines, averaged over the time in which there is any.
 #[derive(Default)]
-struct Average {
+pub(super) struct QueueShare {
     sum: f64,
     time: f64,
+    load: Vec<Load>,
+}
+
+impl QueueShare {
+    /// It has been so between these moments.
+    #[expect(clippy::cast_precision_loss, reason = "for statistics only")]
+    pub(super) fn count(&mut self, engines: &[SimEngine], from: Instant, until: Instant) {
+        let sum = |tokens: fn(&SimEngine) -> Tokens| engines.iter().map(tokens).sum();
+        let waiting: Tokens = sum(SimEngine::waiting_tokens);
+        let admitted: Tokens = sum(SimEngine::admitted_tokens);
+        let total = waiting + admitted;
+        if total.get() == 0 {
+            return;
+        }
+        let span = until.since(from).as_secs_f64();
+        self.sum += waiting.get() as f64 / total.get() as f64 * span;
+        self.time += span;
+        let bin = from.since(Instant::EPOCH).as_nanos() / LOAD_BIN.as_nanos();
+        let bin = usize::try_from(bin).unwrap_or(usize::MAX).min(MOST_BINS);
+        if self.load.len() <= bin {
+            self.load.resize(bin + 1, Load::default());
+        }
+        self.load[bin].waiting += waiting.get() as f64 * span;
+        self.load[bin].admitted += admitted.get() as f64 * span;
+    }
+
+    /// 0 where nothing was ever in flight.
+    pub(super) fn average(&self) -> f64 {
+        if self.time > 0.0 { self.sum / self.time } else { 0.0 }
+    }
 }
 
 impl<'a> World<'a> {
@@ -191,8 +220,7 @@ impl<'a> World<'a> {
             returns: BinaryHeap::new(),
             departures: BinaryHeap::new(),
             now: Instant::EPOCH,
-            share: Average::default(),
-            load: Vec::new(),
+            share: QueueShare::default(),
             produced: Vec::new(),
         }
     }
@@ -211,7 +239,7 @@ impl<'a> World<'a> {
     }
 
     fn step(&mut self, now: Instant) {
-        self.count_share(now);
+        self.share.count(&self.engines, self.now, now);
         self.now = now;
         self.end_steps();
         if self.core_is_about_to_decide() {
@@ -262,32 +290,6 @@ impl<'a> World<'a> {
                 self.arrived - 1
             }
         }
-    }
-
-    fn count_share(&mut self, now: Instant) {
-        let sum = |tokens: fn(&SimEngine) -> crate::units::Tokens| self.engines.iter().map(tokens).sum();
-        let waiting: crate::units::Tokens = sum(SimEngine::waiting_tokens);
-        let admitted: crate::units::Tokens = sum(SimEngine::admitted_tokens);
-        let total = waiting + admitted;
-        if total.get() > 0 {
-            let span = now.since(self.now).as_secs_f64();
-            #[expect(clippy::cast_precision_loss, reason = "for statistics only")]
-            let share = waiting.get() as f64 / total.get() as f64;
-            self.share.sum += share * span;
-            self.share.time += span;
-            self.count_load(share, span, total);
-        }
-    }
-
-    #[expect(clippy::cast_precision_loss, reason = "for statistics only")]
-    fn count_load(&mut self, share: f64, span: f64, total: crate::units::Tokens) {
-        let bin = self.now.since(Instant::EPOCH).as_nanos() / LOAD_BIN.as_nanos();
-        let bin = usize::try_from(bin).unwrap_or(usize::MAX).min(MOST_BINS);
-        if self.load.len() <= bin {
-            self.load.resize(bin + 1, Load::default());
-        }
-        self.load[bin].waiting += share * span * total.get() as f64;
-        self.load[bin].admitted += (1.0 - share) * span * total.get() as f64;
     }
 
     fn end_steps(&mut self) {
@@ -374,7 +376,7 @@ impl<'a> World<'a> {
     }
 
     fn finish(self) -> Run {
-        let share = if self.share.time > 0.0 { self.share.sum / self.share.time } else { 0.0 };
-        self.desk.finish(share, self.load)
+        let share = self.share.average();
+        self.desk.finish(share, self.share.load)
     }
 }
