@@ -51,17 +51,17 @@ struct Inner {
     queued_requests: GaugeVec,
     queued_tokens: GaugeVec,
     oldest_wait: GaugeVec,
-    in_flight_requests: GaugeVec,
-    in_flight_tokens: GaugeVec,
     windows: WindowMetrics,
     prediction: GaugeVec,
     input_estimate: GaugeVec,
     signals: SignalGauges,
 }
 
-/// What is told of the pools' windows.
+/// What is told of what is in flight in the pools, and of their windows.
 #[derive(Debug)]
 struct WindowMetrics {
+    in_flight_requests: GaugeVec,
+    in_flight_tokens: GaugeVec,
     requests: GaugeVec,
     tokens: GaugeVec,
     blind: GaugeVec,
@@ -71,6 +71,12 @@ struct WindowMetrics {
 impl WindowMetrics {
     fn new(maker: &Maker) -> Result<Self, prometheus::Error> {
         Ok(Self {
+            in_flight_requests: maker.gauge(
+                "tallygate_in_flight_requests",
+                "Requests dispatched and unfinished.",
+                &["pool"],
+            )?,
+            in_flight_tokens: maker.gauge("tallygate_in_flight_tokens", "Their tokens.", &["pool"])?,
             requests: maker.gauge(
                 "tallygate_window_requests",
                 "Requests that may be in flight now, as written or found.",
@@ -95,6 +101,8 @@ impl WindowMetrics {
     }
 
     fn show(&self, pool: &str, gauge: &PoolGauge) {
+        self.in_flight_requests.with_label_values(&[pool]).set(f64::from(gauge.requests));
+        self.in_flight_tokens.with_label_values(&[pool]).set(shown(gauge.tokens));
         if let Some(most) = gauge.most_requests {
             self.requests.with_label_values(&[pool]).set(f64::from(most));
         }
@@ -283,12 +291,6 @@ impl Metrics {
                 "How long the oldest request has waited.",
                 &["pool", "class"],
             )?,
-            in_flight_requests: maker.gauge(
-                "tallygate_in_flight_requests",
-                "Requests dispatched and unfinished.",
-                &["pool"],
-            )?,
-            in_flight_tokens: maker.gauge("tallygate_in_flight_tokens", "Their tokens.", &["pool"])?,
             windows: WindowMetrics::new(&maker)?,
             prediction: maker.error("tallygate_prediction_error_tokens", "Error of the output prediction.")?,
             input_estimate: maker
@@ -387,9 +389,6 @@ impl Metrics {
             inner.oldest_wait.with_label_values(&place).set(queue.oldest.as_secs_f64());
         }
         for gauge in &gauges.pools {
-            let pool = [inner.pool(gauge.pool)];
-            inner.in_flight_requests.with_label_values(&pool).set(f64::from(gauge.requests));
-            inner.in_flight_tokens.with_label_values(&pool).set(shown(gauge.tokens));
             inner.windows.show(inner.pool(gauge.pool), gauge);
         }
         for (budget, used) in &gauges.budgets {
