@@ -261,7 +261,9 @@ impl Adapt {
     fn judge(&mut self, burst: Burst, flying: InFlight) {
         let n = u64::from(flying.requests.max(1));
         self.silence.overtake(burst.newest);
-        let passed = self.silence.pass_over(burst.looked.max(burst.newest));
+        // Of those dispatched together the engine may have begun the first before the others came.
+        let together = burst.newest.since(Instant::EPOCH).saturating_sub(BURST);
+        let passed = self.silence.pass_over(burst.looked.max(Instant::EPOCH + together));
         let too_many = (passed * MILLI).saturating_sub(n * MILLI / ONE_PASSED_OF);
         if passed > 0 {
             self.passed_at = burst.at;
