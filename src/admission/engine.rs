@@ -34,6 +34,7 @@ use super::request::{Request, Subject};
 use super::rule::Keeping;
 use super::ticket::Ticket;
 use super::tree::{Arrival, Place, Slot, Waiting};
+use super::window::Opening;
 
 /// How a core is set up, beside its policy.
 #[derive(Clone, Copy, Debug, Default)]
@@ -103,6 +104,7 @@ impl Engine {
         for pool in &mut self.pools {
             pool.count_vacancy(self.now);
             pool.promises.lapse(self.now);
+            pool.window.step(self.now);
         }
         self.expire();
         match input {
@@ -127,12 +129,13 @@ impl Engine {
         std::mem::take(&mut self.effects)
     }
 
-    /// When [`Input::Tick`] is due if nothing happens before: the earliest deadline in the queue, or the
-    /// moment at which a rate allows what it holds back.
+    /// When [`Input::Tick`] is due if nothing happens before: the earliest deadline in the queue, the moment at which a
+    /// rate allows what it holds back, or the one at which an adaptive window lets the next request go.
     #[must_use]
     pub fn next_wakeup(&self) -> Option<Instant> {
         let held = self.pools.iter().filter_map(|pool| pool.tree.next_unheld());
-        held.chain(self.expiry.first().map(|(deadline, _)| *deadline)).min()
+        let opens = self.pools.iter().filter_map(Pool::opens_at);
+        held.chain(opens).chain(self.expiry.first().map(|(deadline, _)| *deadline)).min()
     }
 
     pub(super) fn now(&self) -> Instant {
@@ -351,6 +354,17 @@ impl Engine {
         for pool in &mut self.pools {
             pool.mark_backlog(self.now);
             pool.note_vacancy(self.now);
+            pool.note_held();
+        }
+        self.tell_windows();
+    }
+
+    /// Tells what adaptive windows have newly found.
+    fn tell_windows(&mut self) {
+        for pool in &mut self.pools {
+            if let Some(found) = pool.window.take_news() {
+                self.effects.push(Effect::Emit(Event::WindowMoved { at: self.now, pool: pool.index, found }));
+            }
         }
     }
 
@@ -395,7 +409,8 @@ impl Engine {
             request,
         };
         let node = &mut self.pools[pool.index()];
-        node.window.take(need, cost);
+        let opening = Opening::new(need, flight.request.streamed, &flight.request.subject.tenant);
+        node.window.take(ticket.id, opening, cost);
         node.depart(place, &flight, self.now);
         self.emit_dispatched(&ticket, &flight);
         let subject = flight.request.subject.clone();

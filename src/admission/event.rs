@@ -3,12 +3,13 @@
 //! The core counts nothing for show. It says what it did, and metrics, audit log, traces and tests all derive
 //! from the same events.
 
-use crate::units::{Instant, RequestId, Span, TicketId, Usage, VirtualTokens};
+use crate::units::{Instant, PoolIndex, RequestId, Span, TicketId, Usage, VirtualTokens};
 
 use super::refusal::Refusal;
 use super::request::Subject;
 use super::rule::{Demotion, Rule};
 use super::ticket::Outcome;
+use super::window::Found;
 
 /// Something the core did.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,6 +122,15 @@ pub enum Event {
         subject: Subject,
         /// How long it had waited.
         waited: Span,
+    },
+    /// A window that adapts has changed: its tokens by an eighth or more, or its room by a request.
+    WindowMoved {
+        /// When.
+        at: Instant,
+        /// Whose.
+        pool: PoolIndex,
+        /// What it has found now, and why.
+        found: Found,
     },
     /// Somebody settled, or reported progress of, a ticket that is not live: a fault in a door, harmless here.
     UnknownTicket {

@@ -29,7 +29,7 @@
 //! | `vtc`, `debt` | the fair order, and debts outlasting their names |
 //! | `class` | ranks and owed shares |
 //! | `fanout` | caps on requests in flight |
-//! | `window`, `pool` | how much may be in flight, and which request is next |
+//! | `window`, `pool` | how much may be in flight, written or found, and which request is next |
 //! | `signals` | how much a pool is wanted, for whoever adds and removes engines |
 //! | `gauges` | what the engines say of their own load, and how old that is |
 //! | `flight`, `settle` | what a request is charged, held and settled for |
@@ -89,4 +89,4 @@ pub use signals::{Saturation, Signals};
 pub use ticket::{Ending, Outcome, Reported, Ticket};
 pub use view::{Head, PoolView, QueueView, RequestState, RequestView, SessionView, TenantView};
 pub use vtc::Standing;
-pub use window::WindowFound;
+pub use window::{Adapted, Cause, Found, WindowFound};

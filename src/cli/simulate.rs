@@ -87,7 +87,10 @@ impl Simulate {
             writeln!(err, "note: {note}")?;
         }
         let run = match self.baseline {
-            Some(baseline) => baseline.run(&setup, &trace.demands),
+            Some(baseline) => {
+                writeln!(err, "note: the baseline decided, not the policy; it keeps no books and predicts nothing")?;
+                baseline.run(&setup, &trace.demands)
+            }
             None => with_progress(&setup, &trace),
         };
         let report = Report::new(&setup, &run).with_objective(self.objective.map(Span::from));

@@ -84,6 +84,15 @@ impl Journal {
                 let Some(withheld) = self.admit(*at) else { return };
                 warn!(target: "tallygate::decision", %ticket, withheld, "a ticket that is not live was reported on");
             }
+            Event::WindowMoved { at, pool, found } => {
+                if !tracing::enabled!(target: "tallygate::window", tracing::Level::DEBUG) {
+                    return;
+                }
+                let Some(withheld) = self.admit(*at) else { return };
+                let pool = &*policy.pools[pool.index()].name;
+                debug!(target: "tallygate::window", pool, tokens = found.tokens.get(), waiting = found.waiting,
+                    cause = found.cause.name(), withheld, "the window moved");
+            }
             Event::Queued { .. }
             | Event::Demoted { .. }
             | Event::Shadowed { .. }

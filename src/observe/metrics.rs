@@ -53,9 +53,56 @@ struct Inner {
     oldest_wait: GaugeVec,
     in_flight_requests: GaugeVec,
     in_flight_tokens: GaugeVec,
+    windows: WindowMetrics,
     prediction: GaugeVec,
     input_estimate: GaugeVec,
     signals: SignalGauges,
+}
+
+/// What is told of the pools' windows.
+#[derive(Debug)]
+struct WindowMetrics {
+    requests: GaugeVec,
+    tokens: GaugeVec,
+    blind: GaugeVec,
+    moves: IntCounterVec,
+}
+
+impl WindowMetrics {
+    fn new(maker: &Maker) -> Result<Self, prometheus::Error> {
+        Ok(Self {
+            requests: maker.gauge(
+                "tallygate_window_requests",
+                "Requests that may be in flight now, as written or found.",
+                &["pool"],
+            )?,
+            tokens: maker.gauge(
+                "tallygate_window_tokens",
+                "Tokens that may be in flight now, as written or found.",
+                &["pool"],
+            )?,
+            blind: maker.gauge(
+                "tallygate_window_blind",
+                "1 where an adaptive window holds as it is because the engine has shown nothing for long.",
+                &["pool"],
+            )?,
+            moves: maker.count(
+                "tallygate_window_moves_total",
+                "Changes of an adaptive window by an eighth or more, by cause.",
+                &["pool", "cause"],
+            )?,
+        })
+    }
+
+    fn show(&self, pool: &str, gauge: &PoolGauge) {
+        if let Some(most) = gauge.most_requests {
+            self.requests.with_label_values(&[pool]).set(f64::from(most));
+        }
+        if let Some(most) = gauge.most_tokens {
+            self.tokens.with_label_values(&[pool]).set(shown(most));
+        }
+        self.blind.with_label_values(&[pool]).set(f64::from(u8::from(gauge.blind)));
+    }
 }
 
 /// What the gauges show of one class's queue.
@@ -73,13 +120,30 @@ pub struct QueueGauge {
     pub oldest: Span,
 }
 
+/// What is in flight in one pool, and what may be.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolGauge {
+    /// Which pool.
+    pub pool: PoolIndex,
+    /// Requests in flight.
+    pub requests: u32,
+    /// Their tokens.
+    pub tokens: Tokens,
+    /// How many requests may be in flight now, where there is a cap.
+    pub most_requests: Option<u32>,
+    /// How many tokens may be in flight now, where there is a cap.
+    pub most_tokens: Option<Tokens>,
+    /// Whether its window adapts and nothing is known of the engine.
+    pub blind: bool,
+}
+
 /// What the gauges show, as read from the core at the moment of asking.
 #[derive(Clone, Debug, Default)]
 pub struct Gauges {
     /// Every queue.
     pub queues: Vec<QueueGauge>,
-    /// Every pool's requests and tokens in flight.
-    pub pools: Vec<(PoolIndex, u32, Tokens)>,
+    /// Every pool.
+    pub pools: Vec<PoolGauge>,
     /// Every budget, and the part of it used by whoever has used most.
     pub budgets: Vec<(Rule, f64)>,
     /// Every pool's load as its engines tell it, and how much it is wanted.
@@ -225,6 +289,7 @@ impl Metrics {
                 &["pool"],
             )?,
             in_flight_tokens: maker.gauge("tallygate_in_flight_tokens", "Their tokens.", &["pool"])?,
+            windows: WindowMetrics::new(&maker)?,
             prediction: maker.error("tallygate_prediction_error_tokens", "Error of the output prediction.")?,
             input_estimate: maker
                 .error("tallygate_input_error_tokens", "Error of the input expected, and of the bare count of it.")?,
@@ -269,6 +334,9 @@ impl Metrics {
             }
             Event::Vacated { subject, amount, .. } => {
                 inner.vacated.with_label_values(&inner.who(subject)).inc_by(amount.as_f64().max(0.0));
+            }
+            Event::WindowMoved { pool, found, .. } => {
+                inner.windows.moves.with_label_values(&[inner.pool(*pool), found.cause.name()]).inc();
             }
             Event::UnknownTicket { .. } => inner.unknown_tickets.with_label_values::<&str>(&[]).inc(),
             Event::Demoted { subject, demotion, .. } => {
@@ -318,9 +386,11 @@ impl Metrics {
             inner.queued_tokens.with_label_values(&place).set(shown(queue.tokens));
             inner.oldest_wait.with_label_values(&place).set(queue.oldest.as_secs_f64());
         }
-        for (pool, requests, tokens) in &gauges.pools {
-            inner.in_flight_requests.with_label_values(&[inner.pool(*pool)]).set(f64::from(*requests));
-            inner.in_flight_tokens.with_label_values(&[inner.pool(*pool)]).set(shown(*tokens));
+        for gauge in &gauges.pools {
+            let pool = [inner.pool(gauge.pool)];
+            inner.in_flight_requests.with_label_values(&pool).set(f64::from(gauge.requests));
+            inner.in_flight_tokens.with_label_values(&pool).set(shown(gauge.tokens));
+            inner.windows.show(inner.pool(gauge.pool), gauge);
         }
         for (budget, used) in &gauges.budgets {
             inner.rules.used.with_label_values(&[inner.rule(*budget)]).set(*used);

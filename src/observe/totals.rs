@@ -110,6 +110,7 @@ impl Totals {
             | Event::Vacated { .. }
             | Event::Settled { .. }
             | Event::Cancelled { .. }
+            | Event::WindowMoved { .. }
             | Event::UnknownTicket { .. } => {}
         }
     }

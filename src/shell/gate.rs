@@ -15,7 +15,7 @@ use crate::costing::Experience;
 use crate::ledger::{Memory, Store, StoreError};
 use crate::observe::{Decisions, Journal, Metrics, Totals};
 use crate::policy::Policy;
-use crate::units::{DecisionId, Instant, PoolIndex, RequestId, TicketId, Tokens, VirtualTokens};
+use crate::units::{DecisionId, Instant, PoolIndex, RequestId, Span, TicketId, Tokens, VirtualTokens};
 
 use super::ask::{Ask, Quoted, asked};
 use super::clock::Clock;
@@ -79,6 +79,9 @@ struct Start {
     epoch: u32,
     keeper: Option<Keeper>,
 }
+
+/// How often the clocks are compared, for budgets by the calendar.
+const COMPARED_EVERY: Span = Span::from_secs(60);
 
 #[derive(Debug)]
 struct Shared {
@@ -153,6 +156,9 @@ impl Gate {
             idle: Notify::new(),
         }));
         tokio::spawn(keep_time(gate.downgrade(), gate.0.clock, wake));
+        if !gate.0.policy.budgets.is_empty() {
+            tokio::spawn(keep_calendar(gate.downgrade(), gate.0.clock));
+        }
         gate
     }
 
@@ -437,6 +443,17 @@ async fn keep_time(gate: WeakGate, clock: Clock, wake: Arc<Notify>) {
                 }
             }
             None => wake.notified().await,
+        }
+    }
+}
+
+/// Tells the core what the calendar says, which may be set while this runs. Ends with the gate, or when the core is broken.
+async fn keep_calendar(gate: WeakGate, clock: Clock) {
+    loop {
+        clock.sleep(COMPARED_EVERY).await;
+        let Some(gate) = gate.upgrade() else { return };
+        if gate.transact(|desk, now| desk.step(now, Input::Calendar(clock.compared()))).is_err() {
+            return;
         }
     }
 }

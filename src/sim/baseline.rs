@@ -27,7 +27,7 @@ use super::demand::{Demand, Fate};
 use super::engine::{Job, JobId, Progress, SimEngine, Watch};
 use super::record::{Outcome, Record};
 use super::spec::EngineSpec;
-use super::world::{Run, Setup};
+use super::world::{QueueShare, Run, Setup};
 
 /// The largest rate and buffer that can be asked for.
 const MOST_PER_MINUTE: f64 = 1e6;
@@ -85,9 +85,12 @@ impl Baseline {
     /// As [`run`], with all that is told of a run: there are no books and no predictions to speak of.
     #[must_use]
     pub fn run(self, setup: &Setup, demands: &[Demand]) -> Run {
+        let (records, share) = live(self, &setup.engine, demands);
         Run {
-            records: run(self, &setup.engine, demands),
-            engine_queue_share: 0.0,
+            records,
+            engine_queue_share: share.average(),
+            load: Vec::new(),
+            window_moves: Vec::new(),
             accuracy: Predictor::new(setup.policy.cost.effort).accuracy(),
             books: Balance::default(),
             facts: Vec::new(),
@@ -128,9 +131,14 @@ impl std::str::FromStr for Baseline {
 /// Runs the clients against a baseline until every request has ended, and says what became of each.
 #[must_use]
 pub fn run(baseline: Baseline, engine: &EngineSpec, demands: &[Demand]) -> Vec<Record> {
+    live(baseline, engine, demands).0
+}
+
+fn live(baseline: Baseline, engine: &EngineSpec, demands: &[Demand]) -> (Vec<Record>, QueueShare) {
     let mut world = World {
         gate: Gate::new(baseline),
         engine: SimEngine::new(engine.clone()),
+        share: QueueShare::default(),
         demands: Vec::new(),
         records: Vec::new(),
         arrivals: BinaryHeap::new(),
@@ -141,12 +149,13 @@ pub fn run(baseline: Baseline, engine: &EngineSpec, demands: &[Demand]) -> Vec<R
     while let Some(now) = world.next_event() {
         world.step(now);
     }
-    world.records
+    (world.records, world.share)
 }
 
 struct World {
     gate: Gate,
     engine: SimEngine,
+    share: QueueShare,
     demands: Vec<Demand>,
     records: Vec<Record>,
     arrivals: BinaryHeap<Reverse<(Instant, usize)>>,
@@ -170,6 +179,7 @@ impl World {
     }
 
     fn step(&mut self, now: Instant) {
+        self.share.count(std::slice::from_ref(&self.engine), self.now, now);
         self.now = now;
         if self.engine.next_event().is_some_and(|ends| ends <= now) {
             let mut produced = Vec::new();

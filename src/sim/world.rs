@@ -21,10 +21,11 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
+use crate::admission::Found;
 use crate::costing::Accuracy;
 use crate::ledger::Balance;
 use crate::policy::Policy;
-use crate::units::{Instant, PoolIndex};
+use crate::units::{Instant, PoolIndex, Span, Tokens};
 
 use super::demand::{Demand, Fate};
 use super::engine::{Progress, SimEngine};
@@ -44,6 +45,8 @@ pub enum Place {
     Gateway,
     /// In the engine's own scheduler.
     Engine,
+    /// In front of the engine, with Gradient2 in the window's place, to compare with.
+    Gradient2,
 }
 
 /// How much of a run is kept.
@@ -82,16 +85,46 @@ pub struct Run {
     /// The share of the dispatched and unfinished tokens that the engines had not admitted yet, averaged over
     /// the time in which there were any.
     pub engine_queue_share: f64,
+    /// What the engines held, for every [`LOAD_BIN`].
+    pub load: Vec<Load>,
     /// How good the predictions were.
     pub accuracy: Accuracy,
     /// All accounts together.
     pub books: Balance,
+    /// How the windows that adapt moved.
+    pub window_moves: Vec<WindowMove>,
     /// The log, where it was kept.
     pub facts: Vec<Fact>,
     /// The bookings, where they were kept.
     pub bookings: Vec<Booking>,
     /// What the world saw go wrong: an answer too many, a ticket unknown, a request left standing.
     pub faults: Vec<String>,
+}
+
+/// The most of them; what comes later counts in the last.
+const MOST_BINS: usize = 1_000_000;
+
+/// How long a time one [`Load`] covers.
+pub const LOAD_BIN: Span = Span::from_secs(10);
+
+/// What was dispatched and unfinished in a while, in tokens times seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Load {
+    /// Not admitted by an engine yet.
+    pub waiting: f64,
+    /// Admitted.
+    pub admitted: f64,
+}
+
+/// A window that adapts has changed worth telling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowMove {
+    /// When.
+    pub at: Instant,
+    /// Which pool's.
+    pub pool: PoolIndex,
+    /// To what, and why.
+    pub found: Found,
 }
 
 impl Setup {
@@ -134,15 +167,45 @@ struct World<'a> {
     /// Clients that will leave, by when.
     departures: BinaryHeap<Reverse<(Instant, usize)>>,
     now: Instant,
-    share: Average,
+    share: QueueShare,
     produced: Vec<Progress>,
 }
 
-/// A quantity averaged over time.
+/// The share of what is in flight that waits in the engines, averaged over the time in which there is any.
 #[derive(Default)]
-struct Average {
+pub(super) struct QueueShare {
     sum: f64,
     time: f64,
+    load: Vec<Load>,
+}
+
+impl QueueShare {
+    /// It has been so between these moments.
+    #[expect(clippy::cast_precision_loss, reason = "for statistics only")]
+    pub(super) fn count(&mut self, engines: &[SimEngine], from: Instant, until: Instant) {
+        let sum = |tokens: fn(&SimEngine) -> Tokens| engines.iter().map(tokens).sum();
+        let waiting: Tokens = sum(SimEngine::waiting_tokens);
+        let admitted: Tokens = sum(SimEngine::admitted_tokens);
+        let total = waiting + admitted;
+        if total.get() == 0 {
+            return;
+        }
+        let span = until.since(from).as_secs_f64();
+        self.sum += waiting.get() as f64 / total.get() as f64 * span;
+        self.time += span;
+        let bin = from.since(Instant::EPOCH).as_nanos() / LOAD_BIN.as_nanos();
+        let bin = usize::try_from(bin).unwrap_or(usize::MAX).min(MOST_BINS);
+        if self.load.len() <= bin {
+            self.load.resize(bin + 1, Load::default());
+        }
+        self.load[bin].waiting += waiting.get() as f64 * span;
+        self.load[bin].admitted += admitted.get() as f64 * span;
+    }
+
+    /// 0 where nothing was ever in flight.
+    pub(super) fn average(&self) -> f64 {
+        if self.time > 0.0 { self.sum / self.time } else { 0.0 }
+    }
 }
 
 impl<'a> World<'a> {
@@ -157,7 +220,7 @@ impl<'a> World<'a> {
             returns: BinaryHeap::new(),
             departures: BinaryHeap::new(),
             now: Instant::EPOCH,
-            share: Average::default(),
+            share: QueueShare::default(),
             produced: Vec::new(),
         }
     }
@@ -176,7 +239,7 @@ impl<'a> World<'a> {
     }
 
     fn step(&mut self, now: Instant) {
-        self.count_share(now);
+        self.share.count(&self.engines, self.now, now);
         self.now = now;
         self.end_steps();
         if self.core_is_about_to_decide() {
@@ -196,6 +259,7 @@ impl<'a> World<'a> {
         if self.desk.next_wakeup().is_some_and(|at| at <= now) {
             self.desk.wake(now);
         }
+        self.desk.let_through(now);
         self.hand_over();
         for index in self.desk.take_returning() {
             self.returns.push(Reverse((self.desk.demand(index).arrival, index)));
@@ -225,20 +289,6 @@ impl<'a> World<'a> {
                 self.arrived += 1;
                 self.arrived - 1
             }
-        }
-    }
-
-    fn count_share(&mut self, now: Instant) {
-        let sum = |tokens: fn(&SimEngine) -> crate::units::Tokens| self.engines.iter().map(tokens).sum();
-        let waiting: crate::units::Tokens = sum(SimEngine::waiting_tokens);
-        let admitted: crate::units::Tokens = sum(SimEngine::admitted_tokens);
-        let total = waiting + admitted;
-        if total.get() > 0 {
-            let span = now.since(self.now).as_secs_f64();
-            #[expect(clippy::cast_precision_loss, reason = "for statistics only")]
-            let share = waiting.get() as f64 / total.get() as f64;
-            self.share.sum += share * span;
-            self.share.time += span;
         }
     }
 
@@ -317,7 +367,7 @@ impl<'a> World<'a> {
             return;
         }
         match self.setup.place {
-            Place::Gateway => engine.start_own_step(self.now),
+            Place::Gateway | Place::Gradient2 => engine.start_own_step(self.now),
             Place::Engine => {
                 let mut supply = CoreSupply::new(&mut self.desk, &self.setup.engine, pool, self.now);
                 engine.start_step(self.now, &mut supply);
@@ -326,7 +376,7 @@ impl<'a> World<'a> {
     }
 
     fn finish(self) -> Run {
-        let share = if self.share.time > 0.0 { self.share.sum / self.share.time } else { 0.0 };
-        self.desk.finish(share)
+        let share = self.share.average();
+        self.desk.finish(share, self.share.load)
     }
 }

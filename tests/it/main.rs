@@ -23,4 +23,5 @@ mod sdk;
 mod serve;
 mod support;
 mod tidy;
+mod window;
 mod worlds;

@@ -17,7 +17,7 @@ use crate::admission::vtc::Node;
 use crate::admission::{Attempt, Engine, Event, Input, Outcome, Reported, RequestState, Source};
 use crate::policy::Policy;
 use crate::policy::model::{
-    Algorithm, Budget, Charge, Exceeded, Fanout, Per, Period, QueueCap, QueueCaps, Rate, Scope, Spent, Window,
+    Adapt, Algorithm, Budget, Charge, Exceeded, Fanout, Per, Period, QueueCap, QueueCaps, Rate, Scope, Spent, Window,
 };
 use crate::units::{
     Agent, Amount, Bytes, ClassIndex, EngineGauges, Measure, PoolIndex, RequestId, Span, TicketId, Tokens, Usage,
@@ -118,6 +118,7 @@ prop_compose! {
         charge in prop::sample::select(vec![Charge::Predicted, Charge::Streamed, Charge::Completion]),
         requests in proptest::option::of(1..6u32),
         tokens in proptest::option::of(1..2_000u64),
+        adapts in any::<bool>(),
         caps in (any_cap(), any_cap(), any_cap(), any_cap()),
         capped in any::<bool>(),
         fanout in (proptest::option::of(1..3u32), proptest::option::of(1..4u32)),
@@ -129,6 +130,7 @@ prop_compose! {
         let mut policy = policy();
         policy.fairness.algorithm = algorithm;
         policy.fairness.charge = charge;
+        policy.pools[0].adapt = if adapts { Adapt::Auto } else { Adapt::Fixed };
         policy.classes = vec![class("x", 1, f64::from(shares.0) * 0.2), class("y", 0, 0.0), class("z", 2, f64::from(shares.1) * 0.1)];
         (policy.limits, policy.budgets) = limits;
         policy.classes[2].max_wait = max_wait.map(Span::from_secs).into();
@@ -258,7 +260,8 @@ fn audit(world: &World) -> Result<(), TestCaseError> {
     let next = deadlines.first().copied().filter(|deadline| *deadline < crate::units::Instant::FAR);
     let unheld = pool.tree.next_unheld();
     prop_assert!(unheld.is_none_or(|until| until > world.now), "what is held back no longer goes on");
-    let next = next.into_iter().chain(unheld).min();
+    let next = next.into_iter().chain(unheld).chain(pool.opens_at()).min();
+    pool.window.audit().map_err(TestCaseError::fail)?;
     prop_assert_eq!(engine.next_wakeup(), next);
     prop_assert!(next.is_none_or(|deadline| deadline > world.now), "what expired is gone");
     audit_tree(world, engine, pool)
@@ -403,6 +406,7 @@ fn end_everything(world: &mut World) -> Result<(), TestCaseError> {
             | Event::Charged { .. }
             | Event::Vacated { .. }
             | Event::Settled { .. }
+            | Event::WindowMoved { .. }
             | Event::UnknownTicket { .. } => {}
         }
     }

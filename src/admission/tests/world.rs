@@ -9,8 +9,8 @@ use crate::admission::{
 use crate::ledger::{Balance, Ledger, Memory};
 use crate::policy::Pattern;
 use crate::policy::model::{
-    Algorithm, Charge, Class, Cost, EffortFactors, Fairness, Fanout, Identity, NotGranted, Policy, Pool, QueueCaps,
-    TenantRule, TokenWeights, Trust, Unmetered, Window,
+    Adapt, Algorithm, Charge, Class, Cost, EffortFactors, Fairness, Fanout, Identity, NotGranted, Policy, Pool,
+    QueueCaps, TenantRule, TokenWeights, Trust, Unmetered, Window,
 };
 use crate::units::{
     Agent, Bytes, ClassIndex, Instant, Limit, Model, PoolIndex, Price, RequestId, SessionId, Share, Span, Tariff,
@@ -61,6 +61,7 @@ pub(super) fn policy() -> Policy {
             aliases: Vec::new(),
             upstream: None,
             window: Window { tokens: Limit::Unlimited, requests: Limit::AtMost(1) },
+            adapt: Adapt::Fixed,
             max_request_tokens: Limit::Unlimited,
             queue: QueueCaps::default(),
             engine: None,

@@ -290,7 +290,7 @@ impl Record {
             Event::Vacated { amount, .. } => self.vacated += *amount,
             Event::Demoted { demotion, .. } => self.demotion = Some(*demotion),
             Event::Shadowed { rule, .. } => self.shadowed.push(*rule),
-            Event::Charged { .. } | Event::UnknownTicket { .. } => {}
+            Event::Charged { .. } | Event::WindowMoved { .. } | Event::UnknownTicket { .. } => {}
         }
     }
 

@@ -141,7 +141,7 @@ fn effects() -> BTreeMap<&'static str, Effect> {
 }
 
 fn effects_of_pools() -> BTreeMap<&'static str, Effect> {
-    use Effect::{Changes, Refuses};
+    use Effect::Changes;
     BTreeMap::from([
         ("pools[].name", Changes("pools: [{name: a}]")),
         ("pools[].models", Changes("pools: [{name: a, models: [m]}]")),
@@ -150,7 +150,7 @@ fn effects_of_pools() -> BTreeMap<&'static str, Effect> {
         ("pools[].upstream", Changes("pools: [{name: a, upstream: \"http://h:1/v\"}]")),
         ("pools[].window.tokens", Changes("pools: [{name: a, window: {tokens: 9}}]")),
         ("pools[].window.requests", Changes("pools: [{name: a, window: {requests: 9}}]")),
-        ("pools[].window.adapt", Refuses("pools: [{name: a, window: {adapt: auto}}]")),
+        ("pools[].window.adapt", Changes("pools: [{name: a, window: {adapt: auto}}]")),
         ("pools[].engine.metrics", Changes("pools: [{name: a, engine: {metrics: [\"http://h:1/m\"]}}]")),
         ("pools[].engine.orca", Changes("pools: [{name: a, engine: {orca: text}}]")),
         ("pools[].engine.every", Changes("pools: [{name: a, engine: {orca: text, every: 1s}}]")),
@@ -305,7 +305,6 @@ fn what_the_plan_names_and_no_build_does_yet_is_refused_by_name() {
     for (text, place) in [
         ("retries: {ratio: 10%}", "2:1: retries"),
         ("pools: [{name: a, breaker: {failures: 5}}]", "2:19: pools[0].breaker"),
-        ("pools: [{name: a, window: {adapt: auto}}]", "2:35: pools[0].window.adapt"),
         ("cache: {enabled: true}", "2:18: cache.enabled"),
     ] {
         let told = mistakes(&format!("version: 1\n{text}\n"));

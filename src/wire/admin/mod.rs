@@ -37,7 +37,7 @@ use subtle::ConstantTimeEq;
 use tokio::sync::Semaphore;
 
 use crate::admission::Rule;
-use crate::observe::{Gauges, QueueGauge};
+use crate::observe::{Gauges, PoolGauge, QueueGauge};
 use crate::shell::{Broken, Gate, Seen};
 use crate::units::{Amount, Span, TenantId};
 
@@ -233,7 +233,14 @@ fn gauges(seen: &Seen<'_>) -> Gauges {
         tokens: queue.tokens,
         oldest: queue.oldest_arrival.map_or(Span::ZERO, |since| seen.now.since(since)),
     });
-    let pools = seen.engine.pools().into_iter().map(|pool| (pool.pool, pool.in_flight_requests, pool.in_flight_tokens));
+    let pools = seen.engine.pools().into_iter().map(|pool| PoolGauge {
+        pool: pool.pool,
+        requests: pool.in_flight_requests,
+        tokens: pool.in_flight_tokens,
+        most_requests: pool.caps.requests.cap(),
+        most_tokens: pool.caps.tokens.cap(),
+        blind: pool.adapted.is_some_and(|adapted| adapted.blind),
+    });
     let signals = seen.engine.signals(seen.now).into_iter();
     let signals = signals.map(|signals| (signals, seen.engine.sight(signals.pool, seen.now)));
     let output = seen.experience.predictor.overall();
