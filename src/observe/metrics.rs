@@ -263,11 +263,7 @@ impl Metrics {
                 &["pool"],
             )?,
             tokens: maker.count("tallygate_tokens_total", "Tokens settled.", &with("bucket"))?,
-            service: maker.amount(
-                "tallygate_service_virtual_tokens_total",
-                "Service settled, in virtual tokens.",
-                who,
-            )?,
+            service: maker.amount("tallygate_service_virtual_tokens_total", "Virtual tokens settled.", who)?,
             vacated: maker.amount(
                 "tallygate_vacated_virtual_tokens_total",
                 "Service that could not be given while room stood empty before requests that then did not use it.",

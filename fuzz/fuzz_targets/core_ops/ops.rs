@@ -6,7 +6,10 @@ use arbitrary::Arbitrary;
 use tallygate::admission::{Attempt, Ending, Input, Outcome, Reported, Request, Subject};
 use tallygate::policy::model::{Algorithm, Charge};
 use tallygate::policy::{Policy, parse};
-use tallygate::units::{Agent, Bytes, ClassIndex, Instant, Limit, Model, PoolIndex, Price, Share, Span, Tariff, TokenWeight, Tokens, Usage, Weight};
+use tallygate::units::{
+    Agent, Bytes, ClassIndex, Instant, Limit, Model, PoolIndex, Price, Share, Span, Tariff, TokenWeight, Tokens, Usage,
+    Weight,
+};
 
 use super::books::Books;
 
