@@ -87,6 +87,7 @@ impl Engine {
             pool.count_vacancy(self.now);
             pool.promises.lapse(self.now);
         }
+        self.turn_breakers();
         self.expire();
         match input {
             Input::Arrive(request) => self.arrive(request),
@@ -107,10 +108,12 @@ impl Engine {
         std::mem::take(&mut self.effects)
     }
 
-    /// When [`Input::Tick`] is due if nothing happens before: the earliest deadline in the queue.
+    /// When [`Input::Tick`] is due if nothing happens before: at the earliest deadline in the queue, or when a breaker
+    /// turns.
     #[must_use]
     pub fn next_wakeup(&self) -> Option<Instant> {
-        self.expiry.first().map(|(deadline, _)| *deadline)
+        let turns = self.pools.iter().filter_map(|pool| pool.breaker.turns_at());
+        self.expiry.first().map(|(deadline, _)| *deadline).into_iter().chain(turns).min()
     }
 
     pub(super) fn now(&self) -> Instant {
@@ -127,7 +130,7 @@ impl Engine {
         self.pools[pool.index()].promises.redeem(&request.subject, request.attempt, self.now);
         match asked {
             Err(objection) => {
-                let retry = self.retry(objection.wait);
+                let retry = self.retry(self.after_shut(&request.subject, objection.wait));
                 self.promise(&request, cost, retry);
                 self.refuse(request.id, request.subject, objection.reason, retry, Span::ZERO);
             }
@@ -187,7 +190,7 @@ impl Engine {
     }
 
     /// Takes a waiting request out for good and releases its hold.
-    fn withdraw(&mut self, pool: PoolIndex, slot: Slot) -> Waiting {
+    pub(super) fn withdraw(&mut self, pool: PoolIndex, slot: Slot) -> Waiting {
         let waiting = self.dequeue(pool, slot);
         if waiting.vacancy.is_positive() {
             let Request { id, ref subject, weight, .. } = *waiting.request;
@@ -242,8 +245,8 @@ impl Engine {
         }
     }
 
-    fn refuse_waiting(&mut self, waiting: Waiting, reason: Reason, wait: Wait) {
-        let retry = self.retry(wait);
+    pub(super) fn refuse_waiting(&mut self, waiting: Waiting, reason: Reason, wait: Wait) {
+        let retry = self.retry(self.after_shut(&waiting.request.subject, wait));
         self.promise(&waiting.request, waiting.cost, retry);
         let waited = self.now.since(waiting.arrived_at);
         self.refuse(waiting.request.id, waiting.request.subject, reason, retry, waited);
@@ -297,7 +300,7 @@ impl Engine {
     }
 
     fn grant(&mut self, pool: PoolIndex) {
-        if let Some(slot) = self.pools[pool.index()].head() {
+        if let Some(slot) = self.pools[pool.index()].upcoming() {
             self.dispatch(pool, slot);
         }
     }
@@ -336,6 +339,7 @@ impl Engine {
         let node = &mut self.pools[pool.index()];
         node.window.take(need, cost);
         node.depart(place, &flight, self.now);
+        node.breaker.depart(ticket.id, &flight.request.subject.tenant, node.window.requests());
         self.emit_dispatched(&ticket, &flight);
         let subject = flight.request.subject.clone();
         let (weight, agent) = (flight.request.weight, flight.request.agent);
@@ -346,6 +350,7 @@ impl Engine {
         self.charge_turn(pool, ticket.id, weight);
         self.charge(ticket.id, charge);
         self.pools[pool.index()].tree.refresh(place, &self.fanout);
+        self.pools[pool.index()].follow_breaker(&self.fanout);
         self.effects.push(Effect::Answer { request: ticket.request, verdict: Verdict::Admitted(ticket) });
     }
 

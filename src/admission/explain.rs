@@ -9,6 +9,8 @@
 
 use crate::units::{Instant, Limit, Span, VirtualTokens};
 
+use super::breaker::BreakerFound;
+use super::circuit::Passage;
 use super::engine::Engine;
 use super::fanout::FanoutFound;
 use super::order::{Gate, ORDER, Objection, Size, WaitFound};
@@ -29,6 +31,8 @@ pub struct Explanation {
     pub patience: Until,
     /// Whether the gateway is shutting down, and what that comes to.
     pub drain: Finding<bool>,
+    /// Whether the upstream is left alone.
+    pub breaker: Finding<BreakerFound>,
     /// How large it is.
     pub size: Finding<Size>,
     /// What is queued.
@@ -111,6 +115,10 @@ impl Engine {
             cost,
             patience: until(question.deadline, request.deadline),
             drain: Finding { found: question.draining, objection: question.drain().err() },
+            breaker: Finding {
+                found: pool.breaker.found(&request.subject.tenant),
+                objection: question.breaker().err(),
+            },
             size: Finding { found: question.size_found(), objection: question.size().err() },
             queue: Finding { found, objection: queue.err() },
             wait: Finding { found: question.wait_found(), objection: question.wait().err() },
@@ -147,6 +155,7 @@ impl Explanation {
         ORDER.into_iter().map(|gate| {
             let objection = match gate {
                 Gate::Drain => self.drain.objection,
+                Gate::Breaker => self.breaker.objection,
                 Gate::Size => self.size.objection,
                 Gate::Queue => self.queue.objection,
                 Gate::Wait => self.wait.objection,
@@ -162,7 +171,12 @@ impl Explanation {
         if let Some(objection) = self.objections().find_map(|(_, objection)| objection) {
             return Prospect::Refused(objection);
         }
-        if self.turn.next && self.window.fits && self.window_decides {
+        let its_turn = match self.breaker.found.passage {
+            Passage::Open => self.turn.next,
+            Passage::OneProbe => self.turn.probes,
+            Passage::Shut => false,
+        };
+        if its_turn && self.window.fits && self.window_decides {
             return Prospect::Dispatched;
         }
         match self.wait.found.allowed {

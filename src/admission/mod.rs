@@ -29,10 +29,13 @@
 //! | `vtc`, `debt` | the fair order, and debts outlasting their names |
 //! | `class` | ranks and owed shares |
 //! | `fanout` | caps on requests in flight |
+//! | `breaker`, `circuit`, `evidence`, `trip` | an upstream that fails, or whose budget is spent |
 //! | `window`, `pool` | how much may be in flight, and which request is next |
 //! | `flight`, `settle` | what a request is charged, held and settled for |
 //! | `tree`, `engine` | the bookkeeping, and the machine itself |
 
+mod breaker;
+mod circuit;
 mod class;
 mod deadline;
 mod debt;
@@ -40,6 +43,7 @@ mod displace;
 mod effect;
 mod engine;
 mod event;
+mod evidence;
 mod explain;
 mod fanout;
 mod flight;
@@ -54,6 +58,7 @@ mod session;
 mod settle;
 mod ticket;
 mod tree;
+mod trip;
 mod vacancy;
 mod view;
 mod vtc;
@@ -62,6 +67,8 @@ mod window;
 #[cfg(test)]
 mod tests;
 
+pub use breaker::BreakerFound;
+pub use circuit::{BreakerStage, Passage};
 pub use effect::{Effect, Verdict};
 pub use engine::{Engine, Options};
 pub use event::Event;
@@ -73,7 +80,7 @@ pub use pool::{Slots, Turn};
 pub use queue::{Fill, Fullness, Load};
 pub use refusal::{Level, Reason, Refusal, Retry, Unit};
 pub use request::{Attempt, Request, Subject};
-pub use ticket::{Ending, Outcome, Reported, Ticket};
+pub use ticket::{Ending, Heard, Outcome, Reported, Ticket};
 pub use view::{Head, PoolView, QueueView, RequestState, RequestView, SessionView, TenantView};
 pub use vtc::Standing;
 pub use window::WindowFound;

@@ -20,9 +20,11 @@ use super::refusal::{Level, Reason};
 use super::request::Request;
 
 /// The gates, in the order they are asked.
-pub(super) const ORDER: [Gate; 4] = [
+pub(super) const ORDER: [Gate; 5] = [
     // Shutting down: nothing else matters.
     Gate::Drain,
+    // The upstream fails: whatever else holds, nothing is served now.
+    Gate::Breaker,
     // Never going to fit: no use in saying "later".
     Gate::Size,
     // No room to wait, now.
@@ -36,6 +38,8 @@ pub(super) const ORDER: [Gate; 4] = [
 pub enum Gate {
     /// Whether the gateway is shutting down.
     Drain,
+    /// Whether the upstream is left alone.
+    Breaker,
     /// Whether the request could ever be served.
     Size,
     /// Whether there is room to wait.
@@ -128,6 +132,7 @@ impl Question<'_> {
         for gate in ORDER {
             match gate {
                 Gate::Drain => self.drain()?,
+                Gate::Breaker => self.breaker()?,
                 Gate::Size => self.size()?,
                 Gate::Queue => victims = self.queue()?,
                 Gate::Wait => self.wait()?,
@@ -193,7 +198,7 @@ impl Question<'_> {
     }
 
     /// When this much of the class is served, and what is promised can be kept.
-    fn after(&self, work: VirtualTokens) -> Wait {
+    pub(super) fn after(&self, work: VirtualTokens) -> Wait {
         match self.time_for(work) {
             Wait::For(span) => Wait::For(span.saturating_add(promise::slack(span))),
             other @ (Wait::Unknown | Wait::Forever) => other,
@@ -279,12 +284,13 @@ impl Question<'_> {
         let (work, takes_at_once) = (ahead.work(), self.takes_at_once());
         let work = if takes_at_once { VirtualTokens::ZERO } else { work };
         let allowed = Limit::AtMost(self.deadline.since(self.now));
+        let predicted = if takes_at_once { Some(Span::ZERO) } else { rate.map(|rate| time_at(rate, work)) };
         WaitFound {
             ahead: work,
             weight: ahead.weight,
             weights: ahead.weights,
             rate,
-            predicted: if takes_at_once { Some(Span::ZERO) } else { rate.map(|rate| time_at(rate, work)) },
+            predicted: self.not_before_pause(predicted),
             allowed: if self.deadline == Instant::FAR { Limit::Unlimited } else { allowed },
         }
     }

@@ -11,6 +11,8 @@ use crate::policy::Policy;
 use crate::policy::model;
 use crate::units::{Agent, Bytes, ClassIndex, Instant, Limit, PoolIndex, SessionId, Share, Tokens, VirtualTokens};
 
+use super::breaker::Breaker;
+use super::circuit::Passage;
 use super::deadline::{Ahead, DrainRate};
 use super::fanout::Fanout;
 use super::flight::{Flight, Speed};
@@ -18,9 +20,9 @@ use super::promise::{Kept, Promised, Promises};
 use super::queue::Load;
 use super::request::{Request, Subject};
 use super::session::QueueKey;
-use super::tree::{Place, Slot, Tree};
+use super::tree::{Place, Slot, Tree, Waiting};
 use super::vacancy::Vacancy;
-use super::vtc::Standing;
+use super::vtc::{Node, Standing};
 use super::window::Window;
 
 /// Who decides that something may be dispatched.
@@ -49,6 +51,8 @@ pub struct Turn {
     pub session: Option<Standing>,
     /// Whether the pool's next slot would be its.
     pub next: bool,
+    /// Whether it would be the one to be tried, were the upstream probed now.
+    pub probes: bool,
 }
 
 /// One pool of serving capacity.
@@ -65,6 +69,7 @@ pub(super) struct Pool {
     pub(super) drain: DrainRate,
     pub(super) vacancy: Option<Vacancy>,
     pub(super) promises: Promises,
+    pub(super) breaker: Breaker,
 }
 
 impl Pool {
@@ -81,6 +86,7 @@ impl Pool {
             drain: DrainRate::new(),
             vacancy: None,
             promises: Promises::default(),
+            breaker: Breaker::new(pool.breaker.clone()),
         }
     }
 
@@ -122,10 +128,11 @@ impl Pool {
         });
         let among_tenants =
             node.contest.standing(tenant.map(|key| &self.tree.tenants[key].member), name.as_str(), head);
-        let leads_class = first == Some(newcomer)
+        let leads_tenant = first == Some(newcomer)
             && among_sessions.is_none_or(|standing| standing.first)
-            && among_tenants.first
-            && !fanout.blocks_tenant(name);
+            && !fanout.blocks_tenant(name)
+            && !self.breaker.bars(name);
+        let leads_class = leads_tenant && among_tenants.first;
         let next = self.next_of(|other| {
             let is_newcomer = leads_class && other == *class;
             let cost =
@@ -139,15 +146,38 @@ impl Pool {
             tenant: among_tenants,
             session: among_sessions,
             next: next == Some(true),
+            probes: leads_tenant && self.cheapest_but(tenant).is_none_or(|(least, _)| cost < least),
         }
     }
 
-    /// The head, if the window lets it go.
+    /// The request that goes next, if the breaker lets any go: the head, or a probe.
+    pub(super) fn upcoming(&self) -> Option<Slot> {
+        match self.breaker.passage() {
+            Passage::Open => self.head(),
+            Passage::OneProbe => self.cheapest_but(None).map(|(_, slot)| slot),
+            Passage::Shut => None,
+        }
+    }
+
+    /// Of the next requests of all eligible tenants the one that costs least, or came first of those, and its cost;
+    /// those of one tenant left out. Every tenant keeps its own order, and nobody's limits are stepped over.
+    fn cheapest_but(&self, left_out: Option<Node>) -> Option<(VirtualTokens, Slot)> {
+        let eligible = self.tree.tenants.iter().filter(|(_, tenant)| tenant.member.is_eligible());
+        let others = eligible.filter(|(node, _)| left_out != Some(*node));
+        let next = others.filter_map(|(_, tenant)| {
+            let (_, _, slot) = self.tree.sessions[tenant.contest.first()?].next()?;
+            let Waiting { cost, number, .. } = self.tree.waiting[slot];
+            Some((cost, number, slot))
+        });
+        next.min().map(|(cost, _, slot)| (cost, slot))
+    }
+
+    /// What is upcoming, if the window lets it go.
     pub(super) fn ready(&self) -> Option<Slot> {
         if self.slots == Slots::Granted {
             return None;
         }
-        self.head().filter(|slot| self.window.fits(self.tree.waiting[*slot].request.expected.total()))
+        self.upcoming().filter(|slot| self.window.fits(self.tree.waiting[*slot].request.expected.total()))
     }
 
     /// Whether a newcomer would be dispatched the moment it is queued, nobody being ahead of it.
@@ -155,6 +185,7 @@ impl Pool {
         let Subject { tenant, session, .. } = &request.subject;
         self.slots == Slots::Window
             && self.window.fits(request.expected.total())
+            && self.breaker.found(tenant).passage != Passage::Shut
             && !fanout.blocks_tenant(tenant)
             && fanout.room(tenant, session.as_ref()).admits(request.agent)
             && self.tree.classes.iter().all(|class| class.contest.first().is_none())
@@ -252,10 +283,11 @@ impl Pool {
 
     /// Nothing more can be dispatched now: whoever is still eligible has a backlog.
     pub(super) fn mark_backlog(&mut self, now: Instant) {
+        let rests = self.breaker.rests();
         for class in &mut self.tree.classes {
-            let backlogged = class.contest.first().is_some();
-            class.drain.set_backlogged(now, backlogged);
-            if !backlogged {
+            let waits = class.contest.first().is_some();
+            class.drain.set_backlogged(now, waits && !rests);
+            if !waits {
                 class.owed.rest();
             }
         }

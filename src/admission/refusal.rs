@@ -71,6 +71,13 @@ pub enum Reason {
         /// The most that is admitted.
         most: Tokens,
     },
+    /// The upstream fails, and is left alone for a while.
+    BreakerTripped {
+        /// Whose requests are held back: the pool's, or the tenant's alone, whose requests alone failed.
+        level: Level,
+        /// For how long from now on.
+        left: Span,
+    },
     /// The gateway is shutting down.
     Draining,
 }
@@ -84,6 +91,7 @@ impl Reason {
             Self::WaitTooLong { .. } => "wait_too_long",
             Self::Expired { .. } => "expired",
             Self::TooLarge { .. } => "too_large",
+            Self::BreakerTripped { .. } => "breaker_tripped",
             Self::Draining => "draining",
         }
     }
@@ -113,6 +121,15 @@ impl fmt::Display for Reason {
             Self::Expired { waited } => write!(f, "not dispatched within the {waited} this request may wait"),
             Self::TooLarge { tokens, most } => {
                 write!(f, "its input is {tokens} tokens and the largest request admitted is {most}")
+            }
+            Self::BreakerTripped { level: Level::Tenant, left } => {
+                write!(
+                    f,
+                    "the upstream failed too many of this tenant's requests, and takes no more of them for {left}"
+                )
+            }
+            Self::BreakerTripped { left, .. } => {
+                write!(f, "the upstream failed too many requests, and is left alone for {left}")
             }
             Self::Draining => f.write_str("the gateway is shutting down"),
         }

@@ -22,6 +22,7 @@ impl Engine {
         if output <= flight.output {
             return;
         }
+        let first = flight.first_output_at.is_none();
         flight.first_output_at.get_or_insert(now);
         flight.output = output;
         let so_far = flight.so_far();
@@ -44,6 +45,9 @@ impl Engine {
         self.charge(id, charge);
         if charge.is_positive() {
             self.pools[subject.pool.index()].tree.refresh(place, &self.fanout);
+        }
+        if first {
+            self.upstream_produces(&subject, id);
         }
     }
 
@@ -94,6 +98,7 @@ impl Engine {
             cost: bill.cost,
             lasted: now.since(flight.ticket.dispatched_at),
         });
+        self.upstream_ended(&flight.request.subject, id, &ending);
     }
 }
 

@@ -2,10 +2,11 @@
 
 mod agents;
 mod audit;
+mod breaker;
 mod explain;
 mod flow;
 mod order;
 mod promise;
 mod queue;
 mod vacancy;
-mod world;
+pub(in crate::admission) mod world;

@@ -107,6 +107,8 @@ pub(super) struct Tree {
     pub(super) waiting: Slab<Waiting>,
     pub(super) queued: Load,
     names: BTreeMap<(ClassIndex, TenantId), Node>,
+    /// Tenants that the breaker holds back, whatever they have waiting.
+    barred: BTreeSet<TenantId>,
 }
 
 impl Tree {
@@ -134,7 +136,17 @@ impl Tree {
             waiting: Slab::new(),
             queued: Load::default(),
             names: BTreeMap::new(),
+            barred: BTreeSet::new(),
         }
+    }
+
+    /// From now on these tenants are held back. The places of whoever is or was must be brought up to date.
+    pub(super) fn bar(&mut self, barred: BTreeSet<TenantId>) -> BTreeSet<TenantId> {
+        std::mem::replace(&mut self.barred, barred)
+    }
+
+    pub(super) fn barred(&self) -> &BTreeSet<TenantId> {
+        &self.barred
     }
 
     pub(super) fn find_tenant(&self, class: ClassIndex, tenant: &TenantId) -> Option<Node> {
@@ -261,7 +273,8 @@ impl Tree {
     /// Brings the place of a tenant up to date after one of its sessions' changed.
     pub(super) fn refresh_tenant(&mut self, node: Node, fanout: &Fanout) {
         let tenant = &mut self.tenants[node];
-        let first = tenant.contest.first().filter(|_| !fanout.blocks_tenant(&tenant.name));
+        let blocked = fanout.blocks_tenant(&tenant.name) || self.barred.contains(&tenant.name);
+        let first = tenant.contest.first().filter(|_| !blocked);
         let head = first.and_then(|session| self.sessions[session].next()).map(|(_, number, _)| number);
         self.classes[tenant.class.index()].contest.reseat(&mut tenant.member, head);
     }

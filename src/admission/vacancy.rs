@@ -17,6 +17,7 @@
 
 use crate::units::{Instant, Tokens, VirtualTokens};
 
+use super::circuit::Passage;
 use super::pool::{Pool, Slots};
 use super::tree::Slot;
 
@@ -46,7 +47,9 @@ impl Pool {
 
     /// Notes which head stands before empty room, if one does. To be called when all that fits was dispatched.
     pub(super) fn note_vacancy(&mut self, now: Instant) {
-        self.vacancy = match (self.slots, self.head(), self.window.free_tokens()) {
+        // What the breaker holds back holds nobody up.
+        let head = self.head().filter(|_| self.breaker.passage() == Passage::Open);
+        self.vacancy = match (self.slots, head, self.window.free_tokens()) {
             (Slots::Window, Some(slot), Some((free, of))) if free > Tokens::ZERO && self.holds_others_up(slot) => {
                 Some(Vacancy { slot, since: now, free, of })
             }

@@ -5,6 +5,7 @@ use crate::units::{
     VirtualTokens, Weight,
 };
 
+use super::circuit::BreakerStage;
 use super::engine::Engine;
 use super::fanout::Left;
 use super::pool::Pool;
@@ -87,6 +88,10 @@ pub struct PoolView {
     pub in_flight_tokens: Tokens,
     /// The most ever dispatched and unfinished at once, in service: `M_g` of the fairness bound, weighted.
     pub peak_in_flight: VirtualTokens,
+    /// How its upstream is treated; nothing where the pool has no breaker.
+    pub breaker: Option<BreakerStage>,
+    /// The tenants whose requests are treated otherwise than the pool's, and how.
+    pub held_back: Vec<(TenantId, BreakerStage)>,
 }
 
 /// One request, queued or in flight.
@@ -197,6 +202,8 @@ impl Engine {
             in_flight_requests: pool.window.requests(),
             in_flight_tokens: pool.window.tokens(),
             peak_in_flight: pool.window.peak(),
+            breaker: pool.breaker.stage(),
+            held_back: pool.breaker.alone().map(|(tenant, stage)| (tenant.clone(), stage)).collect(),
         });
         views.collect()
     }
@@ -232,7 +239,7 @@ impl Engine {
     #[must_use]
     pub fn head(&self, pool: PoolIndex) -> Option<Head> {
         let pool = &self.pools[pool.index()];
-        let request = &pool.tree.waiting[pool.head()?].request;
+        let request = &pool.tree.waiting[pool.upcoming()?].request;
         Some(Head { request: request.id, expected: request.expected, session: request.subject.session.clone() })
     }
 }

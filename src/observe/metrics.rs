@@ -17,6 +17,8 @@ use crate::admission::{Event, Subject};
 use crate::policy::Policy;
 use crate::units::{ClassIndex, PoolIndex, Span, TenantId, Tokens, Usage};
 
+use super::breakers::{BreakerGauge, Breakers};
+
 /// Seconds; from what nobody notices to the longest waits of a batch class.
 const WAIT_BUCKETS: &[f64] =
     &[0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0];
@@ -45,6 +47,7 @@ struct Inner {
     waited: HistogramVec,
     lasted: HistogramVec,
     unknown_tickets: IntCounterVec,
+    breakers: Breakers,
     queued_requests: GaugeVec,
     queued_tokens: GaugeVec,
     oldest_wait: GaugeVec,
@@ -76,6 +79,8 @@ pub struct Gauges {
     pub queues: Vec<QueueGauge>,
     /// Every pool's requests and tokens in flight.
     pub pools: Vec<(PoolIndex, u32, Tokens)>,
+    /// Every pool's breaker.
+    pub breakers: Vec<BreakerGauge>,
     /// Mean absolute error and mean error of the output prediction, in tokens.
     pub prediction_error: Vec<(&'static str, f64)>,
     /// The same of the input, as counted and as corrected.
@@ -83,7 +88,7 @@ pub struct Gauges {
 }
 
 /// Makes metrics and registers them.
-struct Maker(Registry);
+pub(super) struct Maker(Registry);
 
 impl Maker {
     fn register<M: Collector + Clone + 'static>(&self, metric: M) -> Result<M, prometheus::Error> {
@@ -91,7 +96,7 @@ impl Maker {
         Ok(metric)
     }
 
-    fn count(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
+    pub(super) fn count(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
         self.register(IntCounterVec::new(Opts::new(name, help), labels)?)
     }
 
@@ -99,7 +104,7 @@ impl Maker {
         self.register(CounterVec::new(Opts::new(name, help), labels)?)
     }
 
-    fn gauge(&self, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec, prometheus::Error> {
+    pub(super) fn gauge(&self, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec, prometheus::Error> {
         self.register(GaugeVec::new(Opts::new(name, help), labels)?)
     }
 
@@ -166,6 +171,7 @@ impl Metrics {
                 "Reports on tickets that are not live.",
                 &[],
             )?,
+            breakers: Breakers::new(&maker)?,
             queued_requests: maker.gauge("tallygate_queued_requests", "Requests waiting.", &["pool", "class"])?,
             queued_tokens: maker.gauge("tallygate_queued_tokens", "Tokens waiting.", &["pool", "class"])?,
             oldest_wait: maker.gauge(
@@ -221,6 +227,9 @@ impl Metrics {
                 inner.vacated.with_label_values(&inner.who(subject)).inc_by(amount.as_f64().max(0.0));
             }
             Event::UnknownTicket { .. } => inner.unknown_tickets.with_label_values::<&str>(&[]).inc(),
+            Event::Breaker { pool, tenant, stage, .. } => {
+                inner.breakers.shifted(inner.pool(*pool), tenant.as_ref(), *stage);
+            }
             Event::Queued { .. } | Event::Charged { .. } => {}
         }
     }
@@ -250,6 +259,9 @@ impl Metrics {
         for (pool, requests, tokens) in &gauges.pools {
             inner.in_flight_requests.with_label_values(&[inner.pool(*pool)]).set(f64::from(*requests));
             inner.in_flight_tokens.with_label_values(&[inner.pool(*pool)]).set(shown(*tokens));
+        }
+        for gauge in &gauges.breakers {
+            inner.breakers.show(inner.pool(gauge.pool), gauge);
         }
         for (measure, error) in &gauges.prediction_error {
             inner.prediction.with_label_values(&[*measure]).set(*error);

@@ -106,6 +106,7 @@ impl Totals {
             }
             Event::Queued { .. }
             | Event::Vacated { .. }
+            | Event::Breaker { .. }
             | Event::Settled { .. }
             | Event::Cancelled { .. }
             | Event::UnknownTicket { .. } => {}

@@ -4,6 +4,8 @@
 //! typed, and what was omitted carries its default, so nothing downstream checks a policy again. Only
 //! [`parse`](super::parse) builds one.
 
+mod overload;
+
 use std::sync::Arc;
 
 use crate::units::{
@@ -12,6 +14,8 @@ use crate::units::{
 };
 
 use super::pattern::Pattern;
+
+pub use overload::{Breaker, FailureRatio, FailureSign, UpstreamsWord};
 
 /// A whole policy.
 #[derive(Clone, Debug)]
@@ -286,6 +290,8 @@ pub struct Pool {
     pub max_request_tokens: Limit<Tokens>,
     /// How much may wait.
     pub queue: QueueCaps,
+    /// When its upstream counts as failed; nothing where that is not watched.
+    pub breaker: Option<Breaker>,
 }
 
 /// A model name to be replaced.

@@ -44,6 +44,13 @@ impl Permit {
         self.ticket.waited
     }
 
+    /// What time it is, in seconds since 1970.
+    #[must_use]
+    pub fn unix_now(&self) -> f64 {
+        let clock = self.gate.clock();
+        clock.unix_seconds(clock.now())
+    }
+
     /// How many more of its tenant and session may be in flight beside it.
     #[must_use]
     pub fn left(&self) -> Left {
@@ -119,6 +126,6 @@ impl Drop for Permit {
             Stage::Sent | Stage::Answering => self.counted(self.counted, Tokens::ZERO),
             Stage::Settled => return,
         };
-        self.end(Ending { outcome: Outcome::ClientAborted, usage });
+        self.end(Ending { outcome: Outcome::ClientAborted, usage, heard: None });
     }
 }

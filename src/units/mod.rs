@@ -8,11 +8,13 @@
 mod ids;
 mod limit;
 mod money;
+mod status;
 mod time;
 mod tokens;
 
 pub use ids::{Agent, ClassIndex, DecisionId, Model, PoolIndex, RequestId, SessionId, TenantId, TicketId};
 pub use limit::Limit;
 pub use money::{Price, VirtualTokens};
+pub use status::{Status, StatusRange};
 pub use time::{Instant, Span};
 pub use tokens::{Bytes, ParseUnitError, Share, TokenWeight, Tokens, Usage, Weight};

@@ -77,7 +77,7 @@ impl Books {
 
     /// What ends everything that runs.
     pub fn endings(&self) -> Vec<Input> {
-        let lost = Ending { outcome: Outcome::Lost, usage: Reported::Nothing };
+        let lost = Ending { outcome: Outcome::Lost, usage: Reported::Nothing, heard: None };
         self.running().into_iter().map(|ticket| Input::Settle { ticket, ending: lost }).collect()
     }
 
@@ -153,7 +153,8 @@ impl Books {
             Event::Queued { at, .. }
             | Event::Dispatched { at, .. }
             | Event::Charged { at, .. }
-            | Event::Vacated { at, .. } => assert!(*at <= now),
+            | Event::Vacated { at, .. }
+            | Event::Breaker { at, .. } => assert!(*at <= now),
         }
     }
 

@@ -8,15 +8,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
-use super::world::{Ask, World, class, of, policy, weight};
+use super::world::{Ask, World, breaker, class, of, policy, weight};
 use crate::admission::pool::{Pool, Slots};
 use crate::admission::queue::{Load, capped_units, per_weight};
 use crate::admission::tree::{Slot, Waiting};
 use crate::admission::vtc::Node;
-use crate::admission::{Attempt, Engine, Event, Input, Outcome, Reported, RequestState};
+use crate::admission::{Attempt, BreakerStage, Engine, Event, Input, Outcome, Reported, RequestState};
 use crate::policy::Policy;
-use crate::policy::model::{Algorithm, Charge, Fanout, QueueCap, QueueCaps, Window};
-use crate::units::{Agent, Bytes, PoolIndex, RequestId, Span, TicketId, Tokens, Usage, VirtualTokens};
+use crate::policy::model::{
+    Algorithm, Breaker, Charge, FailureRatio, Fanout, QueueCap, QueueCaps, UpstreamsWord, Window,
+};
+use crate::units::{Agent, Bytes, PoolIndex, RequestId, Share, Span, Status, TicketId, Tokens, Usage, VirtualTokens};
 
 #[derive(Clone, Debug)]
 pub(super) enum Op {
@@ -36,6 +38,7 @@ pub(super) enum Op {
     Progress(u8, u64),
     Settle(u8, usize, usize, u64),
     SettleAgain(u8),
+    Hear(u8, usize, u16, Option<u8>),
     Grant,
     Drain,
     Flush,
@@ -63,6 +66,8 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
         3 => (any::<u8>(), 0..700u64).prop_map(|(which, output)| Op::Progress(which, output)),
         6 => (any::<u8>(), 0..Outcome::ALL.len(), 0..3usize, 0..700u64).prop_map(|(a, b, c, d)| Op::Settle(a, b, c, d)),
         1 => any::<u8>().prop_map(Op::SettleAgain),
+        4 => (any::<u8>(), 0..Outcome::ALL.len(), prop::sample::select(vec![200, 400, 429, 500, 503]), proptest::option::of(0..10u8))
+            .prop_map(|(which, outcome, status, retry_after)| Op::Hear(which, outcome, status, retry_after)),
         1 => Just(Op::Grant),
         3 => (0..4_000u16).prop_map(Op::Wait),
         1 => Just(Op::Flush),
@@ -72,6 +77,26 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
 prop_compose! {
     fn any_cap()(requests in proptest::option::of(0..12u32), tokens in proptest::option::of(0..4_000u64), bytes in proptest::option::of(0..20_000u64)) -> QueueCap {
         QueueCap { requests: requests.into(), tokens: tokens.map(Tokens::new).into(), bytes: bytes.map(Bytes::new).into() }
+    }
+}
+
+prop_compose! {
+    fn any_breaker()(
+        failures in proptest::option::of(1..4u32),
+        share in 1..5u32,
+        within in 1..10u64,
+        trip_for in 1..6u64,
+        accepted in any::<bool>(),
+    ) -> Breaker {
+        let ratio = FailureRatio { share: Share::new(f64::from(share) * 0.2).expect("valid"), of_at_least: 2 };
+        Breaker {
+            failures,
+            ratio: failures.is_none().then_some(ratio),
+            within: Span::from_secs(within),
+            trip_for: Span::from_secs(trip_for),
+            retry_after: if accepted { UpstreamsWord::Accepted } else { UpstreamsWord::Ignored },
+            ..breaker()
+        }
     }
 }
 
@@ -87,6 +112,7 @@ prop_compose! {
         max_wait in proptest::option::of(0..20u64),
         size in proptest::option::of(300..600u64),
         shares in (0..3u32, 0..3u32),
+        breaker in proptest::option::weighted(0.7, any_breaker()),
     ) -> Policy {
         let mut policy = policy();
         policy.fairness.algorithm = algorithm;
@@ -96,6 +122,7 @@ prop_compose! {
         policy.fanout = Fanout { per_session: fanout.0.into(), per_tenant: fanout.1.into() };
         let pool = &mut policy.pools[0];
         pool.window = Window { requests: requests.into(), tokens: tokens.map(Tokens::new).into() };
+        pool.breaker = breaker;
         pool.max_request_tokens = size.map(Tokens::new).into();
         if capped {
             pool.queue = QueueCaps { pool: caps.0, class: caps.1, tenant: caps.2, session: caps.3 };
@@ -176,6 +203,12 @@ pub(super) fn apply(world: &mut World, op: &Op) {
                 world.end(request, Outcome::ALL[outcome], reported);
             }
         }
+        Op::Hear(which, outcome, status, retry_after) => {
+            if let Some(request) = pick(&world.engine, which, false) {
+                let retry_after = retry_after.map(f64::from);
+                world.hear_ending(request, Outcome::ALL[outcome], Status::new(status), retry_after);
+            }
+        }
         Op::SettleAgain(which) => {
             world.settle(TicketId::new(1_000_000 + u64::from(which)), Outcome::Completed, Reported::Nothing);
         }
@@ -207,9 +240,29 @@ fn audit(world: &World) -> Result<(), TestCaseError> {
     prop_assert_eq!(world.total().live(), held + running, "the books hold what waits and runs");
     let deadlines: BTreeSet<_> = pool.tree.waiting.iter().map(|(_, waiting)| waiting.deadline).collect();
     let next = deadlines.first().copied().filter(|deadline| *deadline < crate::units::Instant::FAR);
-    prop_assert_eq!(engine.next_wakeup(), next);
-    prop_assert!(next.is_none_or(|deadline| deadline > world.now), "what expired is gone");
+    let view = &engine.pools()[0];
+    let stages = view.breaker.into_iter().chain(view.held_back.iter().map(|(_, stage)| *stage));
+    let turns = stages.filter_map(BreakerStage::until).min();
+    prop_assert_eq!(engine.next_wakeup(), next.into_iter().chain(turns).min());
+    prop_assert!(engine.next_wakeup().is_none_or(|moment| moment > world.now), "what is over is gone");
+    prop_assert!(pool.breaker.agrees(&engine.flights));
+    prop_assert!(probes_in_flight(world) <= 1, "never two probes at once");
     audit_tree(engine, pool)
+}
+
+/// How many of what was sent since the pool is probed run, as the events tell.
+fn probes_in_flight(world: &World) -> usize {
+    let turned = world.events.iter().rposition(|event| matches!(event, Event::Breaker { tenant: None, .. }));
+    let Some(since) =
+        turned.filter(|last| matches!(world.events[*last], Event::Breaker { stage: BreakerStage::Probing, .. }))
+    else {
+        return 0;
+    };
+    let sent = world.events[since..].iter().filter_map(|event| match event {
+        Event::Dispatched { ticket, .. } => Some(*ticket),
+        _ => None,
+    });
+    sent.filter(|ticket| world.engine.flights.contains_key(ticket)).count()
 }
 
 fn audit_tree(engine: &Engine, pool: &Pool) -> Result<(), TestCaseError> {
@@ -228,14 +281,16 @@ fn audit_tree(engine: &Engine, pool: &Pool) -> Result<(), TestCaseError> {
             tree.tenants.iter().filter(|(_, tenant)| tenant.class.index() == position && tenant.member.is_eligible());
         let weights: u64 = eligible.clone().map(|(_, tenant)| u64::from(tenant.member.weight().thousandths())).sum();
         prop_assert_eq!((node.contest.eligible_count(), node.contest.eligible_weight()), (eligible.count(), weights));
-        prop_assert_eq!(node.drain.is_backlogged(), node.contest.first().is_some());
+        let rests = pool.breaker.stage().is_some_and(|stage| stage.until().is_some());
+        prop_assert_eq!(node.drain.is_backlogged(), node.contest.first().is_some() && !rests);
     }
     for (key, tenant) in &tree.tenants {
         prop_assert_eq!((tenant.queued, tenant.queued_cost), sum(&|waiting| waiting.place.tenant == key));
         let flying = engine.flights.values().filter(|flight| flight.place.tenant == key);
         let in_flight = flying.fold(Load::default(), |load, flight| load.plus(Load::of(flight.need, Bytes::ZERO)));
         prop_assert_eq!(tenant.in_flight, in_flight);
-        let may = !engine.fanout.blocks_tenant(&tenant.name) && tenant.contest.first().is_some();
+        let own_block = engine.fanout.blocks_tenant(&tenant.name) || pool.breaker.bars(&tenant.name);
+        let may = !own_block && tenant.contest.first().is_some();
         prop_assert_eq!(
             tenant.member.is_eligible(),
             may,
@@ -338,6 +393,7 @@ fn end_everything(world: &mut World) -> Result<(), TestCaseError> {
             Event::Queued { .. }
             | Event::Charged { .. }
             | Event::Vacated { .. }
+            | Event::Breaker { .. }
             | Event::Settled { .. }
             | Event::UnknownTicket { .. } => {}
         }

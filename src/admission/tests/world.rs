@@ -3,25 +3,25 @@
 use std::sync::Arc;
 
 use crate::admission::{
-    Attempt, Effect, Ending, Engine, Event, Input, Options, Outcome, Refusal, Reported, Request, Slots, Subject,
+    Attempt, Effect, Ending, Engine, Event, Heard, Input, Options, Outcome, Refusal, Reported, Request, Slots, Subject,
     Ticket, Verdict,
 };
 use crate::ledger::{Balance, Ledger, Memory};
 use crate::policy::Pattern;
 use crate::policy::model::{
-    Algorithm, Charge, Class, Cost, EffortFactors, Fairness, Fanout, Identity, NotGranted, Policy, Pool, QueueCaps,
-    TenantRule, TokenWeights, Trust, Unmetered, Window,
+    Algorithm, Breaker, Charge, Class, Cost, EffortFactors, FailureSign, Fairness, Fanout, Identity, NotGranted,
+    Policy, Pool, QueueCaps, TenantRule, TokenWeights, Trust, Unmetered, UpstreamsWord, Window,
 };
 use crate::units::{
-    Agent, Bytes, ClassIndex, Instant, Limit, PoolIndex, Price, RequestId, SessionId, Share, Span, TenantId, TicketId,
-    TokenWeight, Tokens, Usage, VirtualTokens, Weight,
+    Agent, Bytes, ClassIndex, Instant, Limit, PoolIndex, Price, RequestId, SessionId, Share, Span, Status, StatusRange,
+    TenantId, TicketId, TokenWeight, Tokens, Usage, VirtualTokens, Weight,
 };
 
 pub(super) fn vt(whole: u64) -> VirtualTokens {
     VirtualTokens::whole(whole)
 }
 
-pub(super) fn at(secs: f64) -> Instant {
+pub(in crate::admission) fn at(secs: f64) -> Instant {
     Instant::from_secs_f64(secs)
 }
 
@@ -61,9 +61,25 @@ pub(super) fn policy() -> Policy {
             window: Window { tokens: Limit::Unlimited, requests: Limit::AtMost(1) },
             max_request_tokens: Limit::Unlimited,
             queue: QueueCaps::default(),
+            breaker: None,
         }],
         fanout: Fanout::default(),
         unmetered: Unmetered::Refuse,
+    }
+}
+
+/// Five failures within half a minute trip for twenty seconds, and an upstream's word is accepted.
+pub(in crate::admission) fn breaker() -> Breaker {
+    let range = |from, to| StatusRange::new(Status::new(from), Status::new(to)).expect("in order");
+    Breaker {
+        failures: Some(5),
+        ratio: None,
+        within: Span::from_secs(30),
+        statuses: vec![range(500, 599)],
+        signs: vec![FailureSign::Timeout, FailureSign::Unreachable, FailureSign::EarlyEnd],
+        trip_for: Span::from_secs(20),
+        retry_after: UpstreamsWord::Accepted,
+        limited: vec![range(429, 429)],
     }
 }
 
@@ -225,7 +241,27 @@ impl World {
     }
 
     pub(super) fn settle(&mut self, ticket: TicketId, outcome: Outcome, usage: Reported) {
-        self.feed(Input::Settle { ticket, ending: Ending { outcome, usage } });
+        self.feed(Input::Settle { ticket, ending: Ending { outcome, usage, heard: None } });
+    }
+
+    /// The request's answer has this status and perhaps says when to come back; it is complete where it is a success.
+    pub(super) fn hear(&mut self, request: RequestId, status: u16, retry_after: Option<f64>) {
+        let status = Status::new(status);
+        let outcome = if status.is_success() { Outcome::Completed } else { Outcome::UpstreamFailed };
+        self.hear_ending(request, outcome, status, retry_after);
+    }
+
+    /// The request ended so after a head with this status.
+    pub(super) fn hear_ending(
+        &mut self,
+        request: RequestId,
+        outcome: Outcome,
+        status: Status,
+        retry_after: Option<f64>,
+    ) {
+        let heard = Some(Heard { status, retry_after: retry_after.map(Span::from_secs_f64) });
+        let ticket = self.ticket(request).expect("the request was let through").id;
+        self.feed(Input::Settle { ticket, ending: Ending { outcome, usage: Reported::Nothing, heard } });
     }
 
     /// The request completes with this much output.

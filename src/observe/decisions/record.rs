@@ -282,7 +282,7 @@ impl Record {
             }
             Event::Cancelled { at, .. } => self.left_at = Some(*at),
             Event::Vacated { amount, .. } => self.vacated += *amount,
-            Event::Charged { .. } | Event::UnknownTicket { .. } => {}
+            Event::Charged { .. } | Event::Breaker { .. } | Event::UnknownTicket { .. } => {}
         }
     }
 

@@ -10,6 +10,7 @@
 
 mod cost;
 mod identity;
+mod overload;
 mod pools;
 mod scheduling;
 
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 pub(super) use cost::{Cost, Effort, TokenWeights};
 pub(super) use identity::{ClassSource, Identity, Listener, NotGranted, SessionSource, TenantSource};
+pub(super) use overload::{Breaker, Sign};
 pub(super) use pools::{Alias, Pool, Queue};
 pub(super) use scheduling::{Algorithm, Charge, Class, Fairness, Fanout, Tenant};
 

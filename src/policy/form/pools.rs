@@ -3,12 +3,13 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Pattern;
+use super::overload::example_breaker;
+use super::{Breaker, Pattern};
 
 /// A pool of serving capacity.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(extend("x-later" = ["engine", "breaker"]))]
+#[schemars(extend("x-later" = ["engine"]))]
 pub(crate) struct Pool {
     /// Its name: letters, digits, `-`, `_` and `.`.
     pub(crate) name: String,
@@ -45,6 +46,12 @@ pub(crate) struct Pool {
     /// How much may wait. Beyond that, the request is refused whose tenant has most waiting for its weight.
     #[serde(default)]
     pub(crate) queue: Queue,
+
+    /// When its upstream counts as failed, and for how long it is then left alone. When left out: that is not watched,
+    /// and every request is sent however the last one fared. `{}` watches it in the way that is shown as the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Breaker", example = example_breaker())]
+    pub(crate) breaker: Option<Breaker>,
 }
 
 fn every_model() -> Vec<Pattern> {
@@ -64,6 +71,7 @@ pub(super) fn default_pools() -> Vec<Pool> {
         window: Window::protecting(),
         max_request_tokens: a_million(),
         queue: Queue::default(),
+        breaker: None,
     }]
 }
 

@@ -7,6 +7,7 @@
 
 mod cost;
 mod identity;
+mod overload;
 mod pools;
 mod scheduling;
 mod values;

@@ -29,6 +29,10 @@ impl Checks<'_> {
             Some(written) => self.gate(&pointer("upstream"), values::upstream(written)).map(Some),
             None => Some(None),
         };
+        let breaker = match &form.breaker {
+            Some(written) => self.breaker(&pointer("breaker"), written).map(Some),
+            None => Some(None),
+        };
         Some(Pool {
             name: name?,
             models: models?,
@@ -37,6 +41,7 @@ impl Checks<'_> {
             window: Window { tokens: cap(form.window.tokens, Tokens::new), requests: form.window.requests.into() },
             max_request_tokens: Limit::AtMost(Tokens::new(form.max_request_tokens)),
             queue: queue(&form.queue),
+            breaker: breaker?,
         })
     }
 

@@ -225,7 +225,7 @@ impl<'a> Desk<'a> {
         };
         self.serve(now, index, &usage);
         if progress.finished {
-            self.settle(now, index, Ending { outcome: End::Completed, usage: Reported::Final(usage) });
+            self.settle(now, index, Ending { outcome: End::Completed, usage: Reported::Final(usage), heard: None });
             self.learn(index, Some(&usage));
             self.end(index, Outcome::Completed);
             self.ask_next(now, index);
@@ -294,7 +294,7 @@ impl<'a> Desk<'a> {
 
     fn abort(&mut self, now: Instant, index: usize, reason: &'static str, outcome: End, usage: Reported) {
         self.learn(index, None);
-        self.settle(now, index, Ending { outcome, usage });
+        self.settle(now, index, Ending { outcome, usage, heard: None });
         self.records[index].reason = Some(reason);
         self.end(index, Outcome::Aborted);
         self.ask_next(now, index);
@@ -411,6 +411,7 @@ impl<'a> Desk<'a> {
             | Event::Dispatched { .. }
             | Event::Charged { .. }
             | Event::Refused { .. }
+            | Event::Breaker { .. }
             | Event::Cancelled { .. } => {}
         }
     }

@@ -34,7 +34,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tokio::sync::Semaphore;
 
-use crate::observe::{Gauges, QueueGauge};
+use crate::observe::{BreakerGauge, Gauges, QueueGauge};
 use crate::shell::{Broken, Gate, Seen};
 use crate::units::{Span, TenantId};
 
@@ -225,12 +225,17 @@ fn gauges(seen: &Seen<'_>) -> Gauges {
         tokens: queue.tokens,
         oldest: queue.oldest_arrival.map_or(Span::ZERO, |since| seen.now.since(since)),
     });
-    let pools = seen.engine.pools().into_iter().map(|pool| (pool.pool, pool.in_flight_requests, pool.in_flight_tokens));
+    let views = seen.engine.pools();
+    let pools = views.iter().map(|pool| (pool.pool, pool.in_flight_requests, pool.in_flight_tokens));
+    let breakers = views.iter().filter_map(|pool| {
+        Some(BreakerGauge { pool: pool.pool, stage: pool.breaker?, held_back: pool.held_back.len() })
+    });
     let output = seen.experience.predictor.overall();
     let input = seen.experience.calibration.overall();
     Gauges {
         queues: queues.collect(),
         pools: pools.collect(),
+        breakers: breakers.collect(),
         prediction_error: vec![("mean_absolute", output.mean_absolute_error), ("bias", output.bias)],
         input_error: vec![
             ("mean_absolute", input.expected.mean_absolute_error),

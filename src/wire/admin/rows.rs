@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use crate::admission::{RequestState, TenantView};
+use crate::admission::{BreakerStage, RequestState, TenantView};
 use crate::ledger::{Account, Balance};
 use crate::observe::Total;
 use crate::policy::Policy;
@@ -77,6 +77,44 @@ pub(super) struct PoolRow {
     queued_tokens: u64,
     #[serde(serialize_with = "exact")]
     peak_in_flight: VirtualTokens,
+    /// Nothing where the policy sets none.
+    breaker: Option<BreakerRow>,
+}
+
+/// A pool's breaker.
+#[derive(Debug, Serialize)]
+struct BreakerRow {
+    #[serde(flatten)]
+    stage: StageRow,
+    /// The tenants that are treated otherwise than the others.
+    tenants: Vec<HeldBackRow>,
+}
+
+#[derive(Debug, Serialize)]
+struct HeldBackRow {
+    tenant: String,
+    #[serde(flatten)]
+    stage: StageRow,
+}
+
+/// How an upstream is treated: `serving`, `returning`, `paused`, `tripped` or `probing`.
+#[derive(Debug, Serialize)]
+struct StageRow {
+    stage: &'static str,
+    /// For how long, where that is known.
+    for_s: Option<f64>,
+    /// How many requests may be in flight, of those sent since it returned.
+    most_requests: Option<u32>,
+}
+
+impl StageRow {
+    fn new(stage: BreakerStage, now: Instant) -> Self {
+        let most_requests = match stage {
+            BreakerStage::Returning { most } => Some(most),
+            _ => None,
+        };
+        Self { stage: stage.name(), for_s: stage.until().map(|until| until.since(now).as_secs_f64()), most_requests }
+    }
 }
 
 /// One request, queued or in flight.
@@ -184,7 +222,7 @@ pub(super) fn queues(gate: &Gate) -> Result<Vec<QueueRow>, Broken> {
 
 pub(super) fn pools(gate: &Gate) -> Result<Vec<PoolRow>, Broken> {
     let policy = gate.policy();
-    let (queues, pools) = gate.look(|seen| (seen.engine.queues(), seen.engine.pools()))?;
+    let (now, queues, pools) = gate.look(|seen| (seen.now, seen.engine.queues(), seen.engine.pools()))?;
     let row = |pool: crate::admission::PoolView| {
         let window = policy.pools[pool.pool.index()].window;
         let queued = queues.iter().filter(|queue| queue.pool == pool.pool);
@@ -197,6 +235,14 @@ pub(super) fn pools(gate: &Gate) -> Result<Vec<PoolRow>, Broken> {
             queued_requests: queued.clone().map(|queue| queue.requests).sum(),
             queued_tokens: queued.map(|queue| queue.tokens).sum::<crate::units::Tokens>().get(),
             peak_in_flight: pool.peak_in_flight,
+            breaker: pool.breaker.map(|stage| BreakerRow {
+                stage: StageRow::new(stage, now),
+                tenants: pool
+                    .held_back
+                    .into_iter()
+                    .map(|(tenant, stage)| HeldBackRow { tenant: tenant.to_string(), stage: StageRow::new(stage, now) })
+                    .collect(),
+            }),
         }
     };
     Ok(pools.into_iter().map(row).collect())

@@ -18,6 +18,7 @@
 
 mod coding;
 mod entrance;
+mod heard;
 mod memory;
 mod meter;
 mod patience;

@@ -17,6 +17,7 @@ use crate::units::{DecisionId, Instant, PoolIndex, Span};
 
 use super::super::answer::Refused;
 use super::super::dialect::{AnswerForm, Dialect, Named, Parsed, Unreadable};
+use super::heard::heard;
 use super::meter::Meter;
 use super::watch::Watch;
 
@@ -152,11 +153,12 @@ impl Admitted {
 
     /// No answer came of it.
     pub(in crate::wire) fn unanswered(self, outcome: Outcome) {
-        self.permit.settle(Ending { outcome, usage: Reported::Nothing });
+        self.permit.settle(Ending { outcome, usage: Reported::Nothing, heard: None });
     }
 
     /// Its answer is here: from now on it is settled by what passes.
     pub(in crate::wire) fn meter(self, status: StatusCode, headers: &HeaderMap) -> Meter {
-        Meter::new(Watch::of(status, headers, self.encoding, self.form), self.permit)
+        let heard = heard(status, headers, self.permit.unix_now());
+        Meter::new(Watch::of(status, headers, self.encoding, self.form), self.permit, heard)
     }
 }

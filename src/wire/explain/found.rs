@@ -3,11 +3,11 @@
 use serde::Serialize;
 
 use crate::admission::{
-    Explanation, Finding, Fullness, Gate, Objection, Prospect, QueueFound, Size, Standing, Subject, Wait, WaitFound,
-    WindowFound,
+    BreakerFound, BreakerStage, Explanation, Finding, Fullness, Gate, Objection, Prospect, QueueFound, Size, Standing,
+    Subject, Wait, WaitFound, WindowFound,
 };
 use crate::policy::Policy;
-use crate::units::{Limit, Span, Tokens, VirtualTokens};
+use crate::units::{Instant, Limit, Span, Tokens, VirtualTokens};
 
 use super::super::exact::{exact, exact_or_null};
 use super::words::{self, Deadline};
@@ -43,9 +43,21 @@ struct GateRow {
 #[serde(untagged)]
 enum Numbers {
     Drain { draining: bool },
+    Breaker(BreakerRow),
     Size { input_tokens: u64, most: Option<u64>, key: String },
     Queue { at_once: bool, displaces: u32, caps: Vec<CapRow> },
     Wait(WaitRow),
+}
+
+#[derive(Debug, Serialize)]
+struct BreakerRow {
+    key: String,
+    /// How the upstream is treated; nothing where the pool has no breaker.
+    pool: Option<&'static str>,
+    /// How the tenant's requests are, beyond that.
+    tenant: Option<&'static str>,
+    /// For how long nothing of its is let through, where that is known.
+    shut_for_s: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -206,6 +218,11 @@ fn row(gate: Gate, subject: &Subject, explained: &Explanation, deadline: Deadlin
             let says = if draining { "the gateway is shutting down" } else { "the gateway takes new requests" };
             ("drain", objection, says.into(), Numbers::Drain { draining })
         }
+        Gate::Breaker => {
+            let Finding { found, objection } = explained.breaker;
+            let (says, numbers) = breaker(subject, found, explained.at);
+            ("breaker", objection, says, numbers)
+        }
         Gate::Size => {
             let Finding { found, objection } = explained.size;
             let (says, numbers) = size(subject, found);
@@ -237,6 +254,34 @@ fn retry_after(objection: Objection) -> Option<f64> {
     match objection.wait {
         Wait::For(span) => Some(span.as_secs_f64()),
         Wait::Unknown | Wait::Forever => None,
+    }
+}
+
+fn breaker(subject: &Subject, found: BreakerFound, now: Instant) -> (String, Numbers) {
+    let key = words::breaker_key(subject.pool);
+    let left = [found.pool, found.tenant].into_iter().filter_map(BreakerStage::until).max();
+    let left = left.map(|until| until.since(now));
+    let says = match (found.watched, found.tenant, found.pool) {
+        (false, _, _) => format!("whether the upstream fails is not watched (no {key})"),
+        (true, BreakerStage::Serving, stage) => format!("the upstream is {} ({key})", how(stage, now)),
+        (true, own, stage) => format!(
+            "the upstream is {}, and what it gets of this tenant's requests is {} ({key})",
+            how(stage, now),
+            how(own, now)
+        ),
+    };
+    let name = |stage: BreakerStage| found.watched.then(|| stage.name());
+    let shut_for_s = left.map(Span::as_secs_f64);
+    (says, Numbers::Breaker(BreakerRow { key, pool: name(found.pool), tenant: name(found.tenant), shut_for_s }))
+}
+
+fn how(stage: BreakerStage, now: Instant) -> String {
+    match stage {
+        BreakerStage::Serving => "sent whatever fits".into(),
+        BreakerStage::Returning { most } => format!("well again, and sent at most {most} at once for now"),
+        BreakerStage::Paused { until } => format!("sent nothing for {}, since a budget is spent", until.since(now)),
+        BreakerStage::Tripped { until } => format!("sent nothing for {}, since it failed", until.since(now)),
+        BreakerStage::Probing => "tried with one request at a time".into(),
     }
 }
 

@@ -37,6 +37,10 @@ pub(super) fn size_key(pool: PoolIndex) -> String {
     format!("pools[{}].max_request_tokens", pool.get())
 }
 
+pub(super) fn breaker_key(pool: PoolIndex) -> String {
+    format!("pools[{}].breaker", pool.get())
+}
+
 pub(super) fn wait_key(class: ClassIndex) -> String {
     format!("classes[{}].max_wait", class.get())
 }
@@ -99,6 +103,20 @@ pub(super) fn by_core(policy: &Policy, subject: &Subject, reason: &Reason, deadl
             let words = format!(
                 "An input that is at least {excess} tokens shorter, or a {key} of {tokens} or more (now {most}). Trying \
                  the same again never helps."
+            );
+            Advice { key: Some(key), words }
+        }
+        Reason::BreakerTripped { level, left } => {
+            let key = breaker_key(subject.pool);
+            let whose = match level {
+                Level::Tenant => "this tenant's requests, and no other's, were failed by the upstream",
+                Level::Session | Level::Class | Level::Pool => {
+                    "requests of several tenants were failed by the upstream"
+                }
+            };
+            let words = format!(
+                "Coming back in {left} or later: {whose}, as {key} counts. An upstream that is well again is found out \
+                 with one request at a time."
             );
             Advice { key: Some(key), words }
         }
@@ -236,7 +254,7 @@ mod tests {
     use crate::policy;
 
     /// What the core refuses with; its advice is made from the reason itself.
-    const OF_THE_CORE: [&str; 2] = ["wait_too_long", "draining"];
+    const OF_THE_CORE: [&str; 3] = ["wait_too_long", "breaker_tripped", "draining"];
 
     #[test]
     fn every_reason_that_the_readme_tells_has_advice_of_its_own() {
