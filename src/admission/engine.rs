@@ -27,6 +27,7 @@ use super::promise::{Kept, Promised, until_bearable};
 use super::queue::Load;
 use super::refusal::{Reason, Refusal, Retry};
 use super::request::{Request, Subject};
+use super::retry::{Retries, Try};
 use super::ticket::Ticket;
 use super::tree::{Arrival, Place, Slot, Waiting};
 
@@ -46,6 +47,7 @@ pub struct Engine {
     pub(super) pools: Vec<Pool>,
     pub(super) flights: BTreeMap<TicketId, Flight>,
     pub(super) fanout: Fanout,
+    pub(super) retries: Retries,
     queued: BTreeMap<RequestId, (PoolIndex, Slot)>,
     expiry: BTreeSet<(Instant, RequestId)>,
     arrivals: u64,
@@ -66,6 +68,7 @@ impl Engine {
             pools,
             flights: BTreeMap::new(),
             fanout: Fanout::new(policy.fanout),
+            retries: Retries::new(policy.retries),
             queued: BTreeMap::new(),
             expiry: BTreeSet::new(),
             arrivals: 0,
@@ -127,14 +130,20 @@ impl Engine {
         let question = self.question(self.now, &request);
         let (deadline, at_once) = (question.deadline, question.takes_at_once());
         let asked = question.ask();
+        let which = self.retries.which(&request, self.now);
+        self.retries.came(&request, self.now);
         self.pools[pool.index()].promises.redeem(&request.subject, request.attempt, self.now);
         match asked {
             Err(objection) => {
+                if matches!(objection.reason, Reason::RetryBudget { .. }) {
+                    self.retries.refused(&request.subject.tenant, self.now);
+                }
                 let retry = self.retry(self.after_shut(&request.subject, objection.wait));
                 self.promise(&request, cost, retry);
                 self.refuse(request.id, request.subject, objection.reason, retry, Span::ZERO);
             }
             Ok(victims) => {
+                self.retries.passed(&request.subject.tenant, u32::from(which == Try::Again), self.now);
                 for victim in victims {
                     self.displace(pool, victim);
                 }
@@ -153,7 +162,8 @@ impl Engine {
             pool.expected_back(request, deadline, now)
         };
         let all_promised = pool.promises.promised(&request.subject, Instant::FAR);
-        Question { now, request, deadline, pool, fanout: &self.fanout, promised, all_promised, draining: self.draining }
+        let (fanout, retries, draining) = (&self.fanout, &self.retries, self.draining);
+        Question { now, request, deadline, pool, fanout, retries, promised, all_promised, draining }
     }
 
     /// The class's `max_wait` or the client's own deadline, whichever is sooner.
@@ -258,8 +268,13 @@ impl Engine {
         self.effects.push(Effect::Answer { request, verdict: Verdict::Refused(refusal) });
     }
 
-    /// Keeps room for a request that was told when to come back.
+    /// Keeps room for a request that was told when to come back, and remembers that it was.
     fn promise(&mut self, request: &Request, cost: VirtualTokens, retry: Retry) {
+        match retry {
+            Retry::At(due) => self.retries.told(&request.subject.tenant, Some(due), self.now),
+            Retry::Unknown => self.retries.told(&request.subject.tenant, None, self.now),
+            Retry::Never => {}
+        }
         if let Retry::At(due) = retry {
             let kept = Kept { load: Load::of(request.expected.total(), request.bytes), work: cost };
             self.pools[request.subject.pool.index()].promises.give(&request.subject, self.now, due, kept);

@@ -18,6 +18,7 @@ use super::pool::Turn;
 use super::queue::{Fullness, Load};
 use super::refusal::Reason;
 use super::request::Request;
+use super::retry::RetriesFound;
 use super::window::WindowFound;
 
 /// What the core says of a request at one moment.
@@ -31,6 +32,8 @@ pub struct Explanation {
     pub patience: Until,
     /// Whether the gateway is shutting down, and what that comes to.
     pub drain: Finding<bool>,
+    /// Whether it is a retry, and how many there may be.
+    pub retries: Finding<RetriesFound>,
     /// Whether the upstream is left alone.
     pub breaker: Finding<BreakerFound>,
     /// How large it is.
@@ -115,6 +118,7 @@ impl Engine {
             cost,
             patience: until(question.deadline, request.deadline),
             drain: Finding { found: question.draining, objection: question.drain().err() },
+            retries: Finding { found: question.retries.found(request, now), objection: question.retries().err() },
             breaker: Finding {
                 found: pool.breaker.found(&request.subject.tenant),
                 objection: question.breaker().err(),
@@ -155,6 +159,7 @@ impl Explanation {
         ORDER.into_iter().map(|gate| {
             let objection = match gate {
                 Gate::Drain => self.drain.objection,
+                Gate::Retries => self.retries.objection,
                 Gate::Breaker => self.breaker.objection,
                 Gate::Size => self.size.objection,
                 Gate::Queue => self.queue.objection,

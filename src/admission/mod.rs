@@ -29,6 +29,7 @@
 //! | `vtc`, `debt` | the fair order, and debts outlasting their names |
 //! | `class` | ranks and owed shares |
 //! | `fanout` | caps on requests in flight |
+//! | `retry` | how many of a tenant's requests may be retries |
 //! | `breaker`, `circuit`, `evidence`, `trip` | an upstream that fails, or whose budget is spent |
 //! | `window`, `pool` | how much may be in flight, and which request is next |
 //! | `flight`, `settle` | what a request is charged, held and settled for |
@@ -54,6 +55,7 @@ mod promise;
 mod queue;
 mod refusal;
 mod request;
+mod retry;
 mod session;
 mod settle;
 mod ticket;
@@ -80,6 +82,7 @@ pub use pool::{Slots, Turn};
 pub use queue::{Fill, Fullness, Load};
 pub use refusal::{Level, Reason, Refusal, Retry, Unit};
 pub use request::{Attempt, Request, Subject};
+pub use retry::{RetriesFound, RetryCount, Try};
 pub use ticket::{Ending, Heard, Outcome, Reported, Ticket};
 pub use view::{Head, PoolView, QueueView, RequestState, RequestView, SessionView, TenantView};
 pub use vtc::Standing;

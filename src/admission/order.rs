@@ -18,11 +18,14 @@ use super::promise::{self, Kept, Promised};
 use super::queue::{Fullness, Load};
 use super::refusal::{Level, Reason};
 use super::request::Request;
+use super::retry::{Retries, RetryCount};
 
 /// The gates, in the order they are asked.
-pub(super) const ORDER: [Gate; 5] = [
+pub(super) const ORDER: [Gate; 6] = [
     // Shutting down: nothing else matters.
     Gate::Drain,
+    // One more of too many retries: it is not to add to the trouble that the next gate may tell of.
+    Gate::Retries,
     // The upstream fails: whatever else holds, nothing is served now.
     Gate::Breaker,
     // Never going to fit: no use in saying "later".
@@ -38,6 +41,8 @@ pub(super) const ORDER: [Gate; 5] = [
 pub enum Gate {
     /// Whether the gateway is shutting down.
     Drain,
+    /// Whether it is one retry too many.
+    Retries,
     /// Whether the upstream is left alone.
     Breaker,
     /// Whether the request could ever be served.
@@ -56,6 +61,7 @@ pub(super) struct Question<'a> {
     pub(super) deadline: Instant,
     pub(super) pool: &'a Pool,
     pub(super) fanout: &'a Fanout,
+    pub(super) retries: &'a Retries,
     /// What is kept from it for others of its tenant.
     pub(super) promised: Promised,
     /// Everybody of its tenant who was told to come back, whether they will or not.
@@ -132,6 +138,7 @@ impl Question<'_> {
         for gate in ORDER {
             match gate {
                 Gate::Drain => self.drain()?,
+                Gate::Retries => self.retries()?,
                 Gate::Breaker => self.breaker()?,
                 Gate::Size => self.size()?,
                 Gate::Queue => victims = self.queue()?,
@@ -144,6 +151,16 @@ impl Question<'_> {
     pub(super) fn drain(&self) -> Result<(), Objection> {
         let objection = Objection { reason: Reason::Draining, wait: Wait::Unknown };
         if self.draining { Err(objection) } else { Ok(()) }
+    }
+
+    pub(super) fn retries(&self) -> Result<(), Objection> {
+        match self.retries.room_at(self.request, self.now) {
+            Some((RetryCount { retries, allowed }, room)) => {
+                let wait = Wait::For(room.since(self.now));
+                Err(Objection { reason: Reason::RetryBudget { retries, allowed }, wait })
+            }
+            None => Ok(()),
+        }
     }
 
     pub(super) fn size_found(&self) -> Size {

@@ -13,6 +13,7 @@ use crate::units::{Agent, Bytes, ClassIndex, Instant, Limit, PoolIndex, SessionI
 
 use super::breaker::Breaker;
 use super::circuit::Passage;
+use super::class::is_below_ceiling;
 use super::deadline::{Ahead, DrainRate};
 use super::fanout::Fanout;
 use super::flight::{Flight, Speed};
@@ -49,6 +50,8 @@ pub struct Turn {
     pub tenant: Standing,
     /// Its session among the sessions of the tenant; nothing where the tenant is not known.
     pub session: Option<Standing>,
+    /// Whether its class may have no more like it in flight now, whoever else is idle.
+    pub at_ceiling: bool,
     /// Whether the pool's next slot would be its.
     pub next: bool,
     /// Whether it would be the one to be tried, were the upstream probed now.
@@ -97,7 +100,19 @@ impl Pool {
 
     /// The request a slot would go to now.
     pub(super) fn head(&self) -> Option<Slot> {
-        self.next_of(|class| self.tree.head(class).map(|slot| (slot, self.tree.waiting[slot].cost)))
+        self.next_of(|class| self.head_of(class).map(|slot| (slot, self.tree.waiting[slot].cost)))
+    }
+
+    /// The request a class would serve next, unless the class is at its ceiling.
+    pub(super) fn head_of(&self, class: ClassIndex) -> Option<Slot> {
+        let need = |slot: Slot| self.tree.waiting[slot].request.expected.total();
+        self.tree.head(class).filter(|slot| self.is_below_ceiling(class, need(*slot)))
+    }
+
+    /// Whether a class may have one more request in flight that needs so much.
+    fn is_below_ceiling(&self, class: ClassIndex, need: Tokens) -> bool {
+        let node = &self.tree.classes[class.index()];
+        is_below_ceiling(node.max_share, self.window.found(need).caps, node.in_flight, need)
     }
 
     /// Of the heads of all classes, each with its cost, the one whose turn it is.
@@ -133,10 +148,14 @@ impl Pool {
             && !fanout.blocks_tenant(name)
             && !self.breaker.bars(name);
         let leads_class = leads_tenant && among_tenants.first;
+        let at_ceiling = !self.is_below_ceiling(*class, request.expected.total());
         let next = self.next_of(|other| {
             let is_newcomer = leads_class && other == *class;
-            let cost =
-                if is_newcomer { Some(cost) } else { self.tree.head(other).map(|slot| self.tree.waiting[slot].cost) };
+            let cost = if is_newcomer {
+                (!at_ceiling).then_some(cost)
+            } else {
+                self.head_of(other).map(|slot| self.tree.waiting[slot].cost)
+            };
             cost.map(|cost| (is_newcomer, cost))
         });
         Turn {
@@ -146,7 +165,8 @@ impl Pool {
             tenant: among_tenants,
             session: among_sessions,
             next: next == Some(true),
-            probes: leads_tenant && self.cheapest_but(tenant).is_none_or(|(least, _)| cost < least),
+            at_ceiling,
+            probes: leads_tenant && !at_ceiling && self.cheapest_but(tenant).is_none_or(|(least, _)| cost < least),
         }
     }
 
@@ -166,8 +186,8 @@ impl Pool {
         let others = eligible.filter(|(node, _)| left_out != Some(*node));
         let next = others.filter_map(|(_, tenant)| {
             let (_, _, slot) = self.tree.sessions[tenant.contest.first()?].next()?;
-            let Waiting { cost, number, .. } = self.tree.waiting[slot];
-            Some((cost, number, slot))
+            let Waiting { cost, number, place, ref request, .. } = self.tree.waiting[slot];
+            self.is_below_ceiling(place.class, request.expected.total()).then_some((cost, number, slot))
         });
         next.min().map(|(cost, _, slot)| (cost, slot))
     }
@@ -188,7 +208,13 @@ impl Pool {
             && self.breaker.found(tenant).passage != Passage::Shut
             && !fanout.blocks_tenant(tenant)
             && fanout.room(tenant, session.as_ref()).admits(request.agent)
-            && self.tree.classes.iter().all(|class| class.contest.first().is_none())
+            && self.is_below_ceiling(request.subject.class, request.expected.total())
+            && self.tree.classes[request.subject.class.index()].contest.first().is_none()
+            && self.classes().all(|class| self.head_of(class).is_none())
+    }
+
+    fn classes(&self) -> impl Iterator<Item = ClassIndex> {
+        (0u16..).take(self.tree.classes.len()).map(ClassIndex::new)
     }
 
     /// What a newcomer has to reckon with of the promises to others of its tenant: those that are due before its own
@@ -250,6 +276,8 @@ impl Pool {
         let load = Load::of(flight.need, Bytes::ZERO);
         let tenant = &mut self.tree.tenants[place.tenant];
         tenant.in_flight = tenant.in_flight.plus(load);
+        let class = &mut self.tree.classes[place.class.index()];
+        class.in_flight = class.in_flight.plus(load);
         self.tree.sessions[place.session].depart(flight.request.agent);
         self.tree.served(place);
         self.drain.served(now, flight.expected_cost);
@@ -262,6 +290,8 @@ impl Pool {
         let load = Load::of(flight.need, Bytes::ZERO);
         let tenant = &mut self.tree.tenants[place.tenant];
         tenant.in_flight = tenant.in_flight.minus(load);
+        let class = &mut self.tree.classes[place.class.index()];
+        class.in_flight = class.in_flight.minus(load);
         self.tree.sessions[place.session].land(flight.request.agent);
         self.given(place.class, cost - flight.expected_cost);
     }
@@ -272,10 +302,8 @@ impl Pool {
         let window = self.window.peak();
         for position in (0u16..).take(self.tree.classes.len()) {
             let class = ClassIndex::new(position);
-            if self.tree.classes[class.index()].contest.first().is_none() {
-                continue;
-            }
-            let head = self.tree.head(class).map_or(VirtualTokens::ZERO, |slot| self.tree.waiting[slot].cost);
+            let Some(head) = self.head_of(class) else { continue };
+            let head = self.tree.waiting[head].cost;
             let own = if class == to { service } else { VirtualTokens::ZERO };
             self.tree.classes[class.index()].owed.given(service, own, window.max(head));
         }
@@ -291,7 +319,8 @@ impl Pool {
                 class.owed.rest();
             }
         }
-        self.drain.set_backlogged(now, self.tree.classes.iter().any(|class| class.drain.is_backlogged()));
+        let backlogged = !rests && self.classes().any(|class| self.head_of(class).is_some());
+        self.drain.set_backlogged(now, backlogged);
     }
 
     /// Brings the places of a named tenant and session up to date, where they are known.

@@ -71,6 +71,13 @@ pub enum Reason {
         /// The most that is admitted.
         most: Tokens,
     },
+    /// Too many of its tenant's requests are retries.
+    RetryBudget {
+        /// How many were in the last minute.
+        retries: u32,
+        /// How many there may be, by what ended well in that time.
+        allowed: u32,
+    },
     /// The upstream fails, and is left alone for a while.
     BreakerTripped {
         /// Whose requests are held back: the pool's, or the tenant's alone, whose requests alone failed.
@@ -91,6 +98,7 @@ impl Reason {
             Self::WaitTooLong { .. } => "wait_too_long",
             Self::Expired { .. } => "expired",
             Self::TooLarge { .. } => "too_large",
+            Self::RetryBudget { .. } => "retry_budget",
             Self::BreakerTripped { .. } => "breaker_tripped",
             Self::Draining => "draining",
         }
@@ -122,6 +130,10 @@ impl fmt::Display for Reason {
             Self::TooLarge { tokens, most } => {
                 write!(f, "its input is {tokens} tokens and the largest request admitted is {most}")
             }
+            Self::RetryBudget { retries, allowed } => write!(
+                f,
+                "too many of this tenant's requests are retries: {retries} in the last minute, of at most {allowed} by what ended well in it"
+            ),
             Self::BreakerTripped { level: Level::Tenant, left } => {
                 write!(
                     f,

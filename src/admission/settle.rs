@@ -41,6 +41,7 @@ impl Engine {
         let pool = &mut self.pools[subject.pool.index()];
         pool.window.grow(need, service);
         pool.tree.tenants[place.tenant].in_flight.tokens += need;
+        pool.tree.classes[place.class.index()].in_flight.tokens += need;
         self.post(&subject, request, Movement::Reserve, held);
         self.charge(id, charge);
         if charge.is_positive() {

@@ -3,10 +3,12 @@
 mod agents;
 mod audit;
 mod breaker;
+mod ceiling;
 mod explain;
 mod flow;
 mod order;
 mod promise;
 mod queue;
+mod retry;
 mod vacancy;
 pub(in crate::admission) mod world;

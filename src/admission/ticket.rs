@@ -96,6 +96,14 @@ pub struct Ending {
     pub heard: Option<Heard>,
 }
 
+impl Ending {
+    /// Whether what was asked for was done.
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        self.outcome.is_complete() && self.heard.is_none_or(|heard| heard.status.is_success())
+    }
+}
+
 /// What the head of an upstream's answer says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heard {
@@ -103,4 +111,6 @@ pub struct Heard {
     pub status: Status,
     /// After how long to come back, where it says so.
     pub retry_after: Option<Span>,
+    /// How often a proxy before the upstream had tried before this answer came.
+    pub further_attempts: u32,
 }

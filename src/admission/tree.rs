@@ -15,7 +15,7 @@ use slab::Slab;
 
 use crate::policy::Policy;
 use crate::policy::model::{Algorithm, Pool};
-use crate::units::{ClassIndex, Instant, SessionId, TenantId, VirtualTokens, Weight};
+use crate::units::{ClassIndex, Instant, Limit, SessionId, Share, TenantId, VirtualTokens, Weight};
 
 use super::class::Owed;
 use super::deadline::DrainRate;
@@ -73,6 +73,9 @@ impl Waiting {
 pub(super) struct ClassNode {
     pub(super) contest: Contest,
     pub(super) owed: Owed,
+    pub(super) max_share: Limit<Share>,
+    /// What is dispatched and unfinished of it.
+    pub(super) in_flight: Load,
     pub(super) drain: DrainRate,
     pub(super) queued: Load,
     pub(super) queued_cost: VirtualTokens,
@@ -118,6 +121,8 @@ impl Tree {
         let classes = policy.classes.iter().map(|class| ClassNode {
             contest: Contest::new(algorithm, Debts::new(TENANT_DEBT_COLUMNS, seed)),
             owed: Owed::new(class.min_share),
+            max_share: class.max_share,
+            in_flight: Load::default(),
             drain: DrainRate::new(),
             queued: Load::default(),
             queued_cost: VirtualTokens::ZERO,

@@ -43,7 +43,14 @@ impl Engine {
 
     /// A request's life upstream has ended.
     pub(super) fn upstream_ended(&mut self, subject: &Subject, ticket: TicketId, ending: &Ending) {
-        let sent = Sent { at: self.now(), ticket, tenant: &subject.tenant };
+        let now = self.now();
+        if ending.is_good() {
+            self.retries.succeeded(&subject.tenant, now);
+        }
+        if let Some(further @ 1..) = ending.heard.map(|heard| heard.further_attempts) {
+            self.retries.passed(&subject.tenant, further, now);
+        }
+        let sent = Sent { at: now, ticket, tenant: &subject.tenant };
         let shifts = self.pools[subject.pool.index()].breaker.land(sent, ending);
         self.shifted(subject.pool, shifts);
     }

@@ -1,7 +1,7 @@
 //! What can be seen of the core from outside: plain copies, for the admin API and tests.
 
 use crate::units::{
-    Bytes, ClassIndex, Instant, PoolIndex, RequestId, SessionId, Share, TenantId, TicketId, Tokens, Usage,
+    Bytes, ClassIndex, Instant, Limit, PoolIndex, RequestId, SessionId, Share, TenantId, TicketId, Tokens, Usage,
     VirtualTokens, Weight,
 };
 
@@ -75,6 +75,12 @@ pub struct QueueView {
     pub min_share: Share,
     /// What it is owed now and has not received.
     pub owed: VirtualTokens,
+    /// The most of the window it may have in flight.
+    pub max_share: Limit<Share>,
+    /// Requests of it dispatched and unfinished.
+    pub in_flight_requests: u32,
+    /// Their tokens.
+    pub in_flight_tokens: Tokens,
 }
 
 /// A pool's window.
@@ -189,6 +195,9 @@ impl Engine {
                 drain_rate: class.drain.per_second(self.now()),
                 min_share: class.owed.min_share(),
                 owed: class.owed.deficit(),
+                max_share: class.max_share,
+                in_flight_requests: class.in_flight.requests,
+                in_flight_tokens: class.in_flight.tokens,
             })
         });
         views.collect()

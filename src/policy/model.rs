@@ -15,7 +15,7 @@ use crate::units::{
 
 use super::pattern::Pattern;
 
-pub use overload::{Breaker, FailureRatio, FailureSign, UpstreamsWord};
+pub use overload::{Breaker, FailureRatio, FailureSign, Retries, UpstreamsWord};
 
 /// A whole policy.
 #[derive(Clone, Debug)]
@@ -36,6 +36,8 @@ pub struct Policy {
     pub pools: Vec<Pool>,
     /// Caps on requests in flight at once.
     pub fanout: Fanout,
+    /// How many of a tenant's requests may be retries; nothing where that is not limited.
+    pub retries: Option<Retries>,
     /// What becomes of requests that are not metered.
     pub unmetered: Unmetered,
 }
@@ -260,6 +262,8 @@ pub struct Class {
     pub max_wait: Limit<Span>,
     /// The part of the pool's service this class is owed while it has work, whatever its rank.
     pub min_share: Share,
+    /// The most of a pool's window that it may have in flight, however idle the others are.
+    pub max_share: Limit<Share>,
 }
 
 /// What one or more tenants are given.

@@ -2,7 +2,7 @@
 //!
 //! | reason | status | retry |
 //! |---|---|---|
-//! | `queue_full`, `wait_too_long`, `expired` | 429 | as the core says |
+//! | `queue_full`, `wait_too_long`, `expired`, `retry_budget` | 429 | as the core says |
 //! | `breaker_tripped` | 503, in Anthropic's dialect 529 | as the core says |
 //! | `draining` | 503 | as the core says |
 //! | `too_large` | 413 | never |
@@ -126,9 +126,10 @@ impl Refused {
     fn status(&self, voice: Voice) -> StatusCode {
         match self {
             Self::ByCore(refusal) => match refusal.reason {
-                Reason::QueueFull { .. } | Reason::WaitTooLong { .. } | Reason::Expired { .. } => {
-                    StatusCode::TOO_MANY_REQUESTS
-                }
+                Reason::QueueFull { .. }
+                | Reason::WaitTooLong { .. }
+                | Reason::Expired { .. }
+                | Reason::RetryBudget { .. } => StatusCode::TOO_MANY_REQUESTS,
                 Reason::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
                 Reason::BreakerTripped { .. } if voice == Voice::Anthropic => anthropic_overloaded(),
                 Reason::BreakerTripped { .. } | Reason::Draining => StatusCode::SERVICE_UNAVAILABLE,
@@ -349,6 +350,7 @@ mod tests {
             ),
             (core(Reason::Expired { waited: span }, at), 429, "expired", "rate_limit_error"),
             (core(Reason::TooLarge { tokens, most: tokens }, Retry::Never), 413, "too_large", "invalid_request_error"),
+            (core(Reason::RetryBudget { retries: 12, allowed: 12 }, at), 429, "retry_budget", "rate_limit_error"),
             (
                 core(Reason::BreakerTripped { level: Level::Pool, left: span }, at),
                 503,

@@ -16,6 +16,7 @@ ROWS = [
     ("queue_full 86400", 429, "queue_full", 1, None),
     ("wait_too_long 2", 429, "wait_too_long", 2, 2),
     ("expired 2", 429, "expired", 2, 2),
+    ("retry_budget 10", 429, "retry_budget", 2, 10),
     ("breaker_tripped 20", 503, "breaker_tripped", 2, 20),
     ("breaker_tripped 86400", 503, "breaker_tripped", 1, None),
     ("draining 3", 503, "draining", 2, 3),

@@ -16,9 +16,11 @@ use crate::admission::vtc::Node;
 use crate::admission::{Attempt, BreakerStage, Engine, Event, Input, Outcome, Reported, RequestState};
 use crate::policy::Policy;
 use crate::policy::model::{
-    Algorithm, Breaker, Charge, FailureRatio, Fanout, QueueCap, QueueCaps, UpstreamsWord, Window,
+    Algorithm, Breaker, Charge, FailureRatio, Fanout, QueueCap, QueueCaps, Retries, UpstreamsWord, Window,
 };
-use crate::units::{Agent, Bytes, PoolIndex, RequestId, Share, Span, Status, TicketId, Tokens, Usage, VirtualTokens};
+use crate::units::{
+    Agent, Bytes, Limit, PoolIndex, RequestId, Share, Span, Status, TicketId, Tokens, Usage, VirtualTokens,
+};
 
 #[derive(Clone, Debug)]
 pub(super) enum Op {
@@ -113,6 +115,8 @@ prop_compose! {
         size in proptest::option::of(300..600u64),
         shares in (0..3u32, 0..3u32),
         breaker in proptest::option::weighted(0.7, any_breaker()),
+        ceiling in proptest::option::of(1..4u32),
+        retries in proptest::option::of((0..3u32, 1..4u32)),
     ) -> Policy {
         let mut policy = policy();
         policy.fairness.algorithm = algorithm;
@@ -120,6 +124,13 @@ prop_compose! {
         policy.classes = vec![class("x", 1, f64::from(shares.0) * 0.2), class("y", 0, 0.0), class("z", 2, f64::from(shares.1) * 0.1)];
         policy.classes[2].max_wait = max_wait.map(Span::from_secs).into();
         policy.fanout = Fanout { per_session: fanout.0.into(), per_tenant: fanout.1.into() };
+        if let Some(tenths) = ceiling {
+            policy.classes[0].max_share = Limit::AtMost(Share::new(0.4 + f64::from(tenths) * 0.1).expect("valid"));
+        }
+        policy.retries = retries.map(|(tenths, floor)| Retries {
+            ratio: Share::new(f64::from(tenths) * 0.1).expect("valid"),
+            floor,
+        });
         let pool = &mut policy.pools[0];
         pool.window = Window { requests: requests.into(), tokens: tokens.map(Tokens::new).into() };
         pool.breaker = breaker;
@@ -281,6 +292,9 @@ fn audit_tree(engine: &Engine, pool: &Pool) -> Result<(), TestCaseError> {
             tree.tenants.iter().filter(|(_, tenant)| tenant.class.index() == position && tenant.member.is_eligible());
         let weights: u64 = eligible.clone().map(|(_, tenant)| u64::from(tenant.member.weight().thousandths())).sum();
         prop_assert_eq!((node.contest.eligible_count(), node.contest.eligible_weight()), (eligible.count(), weights));
+        let flying = engine.flights.values().filter(|flight| flight.place.class.index() == position);
+        let in_flight = flying.fold(Load::default(), |load, flight| load.plus(Load::of(flight.need, Bytes::ZERO)));
+        prop_assert_eq!(node.in_flight, in_flight);
         let rests = pool.breaker.stage().is_some_and(|stage| stage.until().is_some());
         prop_assert_eq!(node.drain.is_backlogged(), node.contest.first().is_some() && !rests);
     }

@@ -110,6 +110,7 @@ fn every_gate_is_told_also_behind_the_first_that_refuses() {
         explained.objections().map(|(gate, objection)| (gate, objection.map(|found| found.reason.code()))).collect();
     let wanted = [
         (Gate::Drain, Some("draining")),
+        (Gate::Retries, None),
         (Gate::Breaker, None),
         (Gate::Size, Some("too_large")),
         (Gate::Queue, Some("queue_full")),

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 pub(super) use cost::{Cost, Effort, TokenWeights};
 pub(super) use identity::{ClassSource, Identity, Listener, NotGranted, SessionSource, TenantSource};
-pub(super) use overload::{Breaker, Sign};
+pub(super) use overload::{Breaker, Retries, Sign};
 pub(super) use pools::{Alias, Pool, Queue};
 pub(super) use scheduling::{Algorithm, Charge, Class, Fairness, Fanout, Tenant};
 
@@ -29,7 +29,7 @@ pub(super) use scheduling::{Algorithm, Charge, Class, Fairness, Fanout, Tenant};
 /// The order of every list has meaning: the first entry that fits decides.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(rename = "Policy", extend("x-later" = ["limits", "budgets", "retries"]))]
+#[schemars(rename = "Policy", extend("x-later" = ["limits", "budgets"]))]
 pub(crate) struct Policy {
     /// The version of this format.
     #[schemars(extend("const" = 1))]
@@ -75,6 +75,14 @@ pub(crate) struct Policy {
     /// nobody else is held up by it.
     #[serde(default)]
     pub(crate) fanout: Fanout,
+
+    /// How many of a tenant's requests may be retries: those that say so (`x-stainless-retry-count`), and the further
+    /// attempts of an Envoy in front of the upstream, where its answers tell of them (`x-envoy-attempt-count`). The rest
+    /// is refused with 429 `retry_budget`. Coming back when this gateway said so is no retry. When left out: as many as
+    /// like to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Retries", example = Retries::default())]
+    pub(crate) retries: Option<Retries>,
 
     /// What becomes of a request to a path that is not metered and has a body: multipart uploads, audio, batches,
     /// and whatever an upstream may add. Paths that are metered, reading requests and token counting are not

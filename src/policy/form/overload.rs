@@ -77,3 +77,20 @@ pub(super) fn example_breaker() -> Breaker {
     let ratio = Some(Percentage("50%".into()));
     Breaker { failures: Some(5), ratio, min_requests: Some(20), ..Breaker::default() }
 }
+
+/// How many of a tenant's requests may be retries.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Retries {
+    /// The part of the tenant's requests of the last minute that ended well.
+    pub(crate) ratio: Percentage,
+    /// So many in a minute in any case.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub(crate) floor: u32,
+}
+
+impl Default for Retries {
+    fn default() -> Self {
+        Self { ratio: Percentage("10%".into()), floor: 10 }
+    }
+}

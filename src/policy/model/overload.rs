@@ -65,3 +65,12 @@ pub enum UpstreamsWord {
     /// Nothing.
     Ignored,
 }
+
+/// How many of a tenant's requests may be retries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retries {
+    /// The part of the successes of the last minute.
+    pub ratio: Share,
+    /// So many in a minute in any case. At least one.
+    pub floor: u32,
+}

@@ -114,6 +114,8 @@ impl Checks<'_> {
         let tenants = self.tenants(form, default_class);
         let pools = self.pools(&form.pools);
         let fanout = Fanout { per_session: form.fanout.per_session.into(), per_tenant: form.fanout.per_tenant.into() };
+        let retries = self.retries(form.retries.as_ref());
+        self.ceilings(form);
         Some(Policy {
             identity: identity?,
             cost: cost?,
@@ -123,6 +125,7 @@ impl Checks<'_> {
             tenants: tenants?,
             pools: pools?,
             fanout,
+            retries: retries?,
             unmetered: match form.unmetered {
                 form::Unmetered::Refuse => Unmetered::Refuse,
                 form::Unmetered::Pass => Unmetered::Pass,

@@ -1,9 +1,9 @@
-//! Breakers: that their times are some time, their statuses say that something is wrong, and none is both a failure and
+//! Retry budgets, and breakers: that their times are some time, their statuses say that something is wrong, and none is both a failure and
 //! a spent budget.
 
 use crate::units::{Share, Span, Status, StatusRange};
 
-use super::super::model::{Breaker, FailureRatio, FailureSign, UpstreamsWord};
+use super::super::model::{Breaker, FailureRatio, FailureSign, Retries, UpstreamsWord};
 use super::{Checks, all, form, values};
 
 /// What trips a breaker that names nothing.
@@ -41,6 +41,13 @@ impl Checks<'_> {
             retry_after: if form.accept_retry_after { UpstreamsWord::Accepted } else { UpstreamsWord::Ignored },
             limited: limited?,
         })
+    }
+
+    /// How many retries there may be, if that is limited.
+    pub(super) fn retries(&mut self, form: Option<&form::Retries>) -> Option<Option<Retries>> {
+        let Some(form) = form else { return Some(None) };
+        let ratio = self.gate("/retries/ratio", values::percentage(&form.ratio))?;
+        Some(Some(Retries { ratio, floor: form.floor }))
     }
 
     /// The part of the requests that trips it, if one does.

@@ -88,10 +88,13 @@ enum Effect {
     Refuses(&'static str),
 }
 
-/// The same of breakers.
-fn effects_of_breakers() -> [(&'static str, Effect); 9] {
+/// The same of what protects from overload.
+fn effects_of_breakers() -> [(&'static str, Effect); 12] {
     use Effect::Changes;
     [
+        ("retries.ratio", Changes("retries: {ratio: 9%}")),
+        ("retries.floor", Changes("retries: {floor: 9}")),
+        ("classes[].max_share", Changes("classes: [{name: a, rank: 0, max_share: 9%}]")),
         ("pools[].breaker.failures", Changes("pools: [{name: a, breaker: {failures: 9}}]")),
         ("pools[].breaker.ratio", Changes("pools: [{name: a, breaker: {ratio: 9%}}]")),
         ("pools[].breaker.min_requests", Changes("pools: [{name: a, breaker: {ratio: 9%, min_requests: 9}}]")),
@@ -233,7 +236,6 @@ fn what_the_plan_names_and_no_build_does_yet_is_refused_by_name() {
     for (text, place) in [
         ("limits: []", "2:1: limits"),
         ("budgets: [{name: monthly}]", "2:1: budgets"),
-        ("retries: {ratio: 10%}", "2:1: retries"),
         ("cost: {models: [{match: a, scale: 1, price: {input: 1}}]}", "2:38: cost.models[0].price"),
         ("pools: [{name: a, engine: {}}]", "2:19: pools[0].engine"),
         ("pools: [{name: a, window: {adapt: auto}}]", "2:35: pools[0].window.adapt"),

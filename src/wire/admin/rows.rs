@@ -63,6 +63,9 @@ pub(super) struct QueueRow {
     min_share: f64,
     #[serde(serialize_with = "exact")]
     owed: VirtualTokens,
+    max_share: Option<f64>,
+    in_flight_requests: u32,
+    in_flight_tokens: u64,
 }
 
 /// One pool's window.
@@ -216,6 +219,9 @@ pub(super) fn queues(gate: &Gate) -> Result<Vec<QueueRow>, Broken> {
         drain_rate: queue.drain_rate,
         min_share: f64::from(queue.min_share.millionths()) / 1e6,
         owed: queue.owed,
+        max_share: queue.max_share.cap().map(|share| f64::from(share.millionths()) / 1e6),
+        in_flight_requests: queue.in_flight_requests,
+        in_flight_tokens: queue.in_flight_tokens.get(),
     };
     Ok(queues.into_iter().map(row).collect())
 }

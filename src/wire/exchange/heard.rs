@@ -2,7 +2,7 @@
 //!
 //! `retry-after-ms` is read first, which says it exactly, then `Retry-After`: seconds, whole or not, or a date. A date is
 //! reckoned from the answer's own `Date`, where it has one, so that two clocks that differ do no harm. What cannot be
-//! read, and what is not after now, says nothing.
+//! read, and what is not after now, says nothing. And how often a proxy before the upstream tried.
 
 use http::header::{DATE, HeaderMap, RETRY_AFTER};
 use http::{HeaderName, StatusCode};
@@ -12,9 +12,23 @@ use crate::units::{Span, Status};
 
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
+/// How often an Envoy before the upstream tried, where it is told to say so (`include_attempt_count_in_response`).
+const ATTEMPTS: HeaderName = HeaderName::from_static("x-envoy-attempt-count");
+/// No proxy tries more often.
+const MOST_ATTEMPTS: u32 = 100;
+
 /// What a head says, at so many seconds since 1970.
 pub(super) fn heard(status: StatusCode, headers: &HeaderMap, unix_now: f64) -> Heard {
-    Heard { status: Status::new(status.as_u16()), retry_after: retry_after(headers, unix_now) }
+    let attempts: u32 = headers
+        .get(ATTEMPTS)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(1);
+    Heard {
+        status: Status::new(status.as_u16()),
+        retry_after: retry_after(headers, unix_now),
+        further_attempts: attempts.saturating_sub(1).min(MOST_ATTEMPTS),
+    }
 }
 
 fn retry_after(headers: &HeaderMap, unix_now: f64) -> Option<Span> {
@@ -76,7 +90,18 @@ mod tests {
             };
             let headers: HeaderMap = pairs.iter().map(pair).collect();
             let found = heard(StatusCode::SERVICE_UNAVAILABLE, &headers, NOW);
-            assert_eq!(found, Heard { status: Status::new(503), retry_after: wanted }, "{pairs:?}");
+            assert_eq!(
+                found,
+                Heard { status: Status::new(503), retry_after: wanted, further_attempts: 0 },
+                "{pairs:?}"
+            );
+        }
+    }
+    #[test]
+    fn further_attempts_are_those_behind_the_first() {
+        for (text, wanted) in [("1", 0), ("3", 2), ("0", 0), ("-1", 0), ("many", 0), ("4000000000", 100)] {
+            let headers = HeaderMap::from_iter([(super::ATTEMPTS, HeaderValue::from_static(text))]);
+            assert_eq!(heard(StatusCode::OK, &headers, NOW).further_attempts, wanted, "{text}");
         }
     }
 }

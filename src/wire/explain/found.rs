@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use crate::admission::{
-    BreakerFound, BreakerStage, Explanation, Finding, Fullness, Gate, Objection, Prospect, QueueFound, Size, Standing,
-    Subject, Wait, WaitFound, WindowFound,
+    BreakerFound, BreakerStage, Explanation, Finding, Fullness, Gate, Objection, Prospect, QueueFound, RetriesFound,
+    RetryCount, Size, Standing, Subject, Try, Wait, WaitFound, WindowFound,
 };
 use crate::policy::Policy;
 use crate::units::{Instant, Limit, Span, Tokens, VirtualTokens};
@@ -43,6 +43,7 @@ struct GateRow {
 #[serde(untagged)]
 enum Numbers {
     Drain { draining: bool },
+    Retries { which: &'static str, retries: Option<u32>, allowed: Option<u32> },
     Breaker(BreakerRow),
     Size { input_tokens: u64, most: Option<u64>, key: String },
     Queue { at_once: bool, displaces: u32, caps: Vec<CapRow> },
@@ -113,6 +114,7 @@ struct FanoutRow {
 struct TurnRow {
     says: String,
     next: bool,
+    class_is_at_its_ceiling: bool,
     min_share: f64,
     #[serde(serialize_with = "exact")]
     class_is_owed: VirtualTokens,
@@ -218,6 +220,11 @@ fn row(gate: Gate, subject: &Subject, explained: &Explanation, deadline: Deadlin
             let says = if draining { "the gateway is shutting down" } else { "the gateway takes new requests" };
             ("drain", objection, says.into(), Numbers::Drain { draining })
         }
+        Gate::Retries => {
+            let Finding { found, objection } = explained.retries;
+            let (says, numbers) = retries(found);
+            ("retries", objection, says, numbers)
+        }
         Gate::Breaker => {
             let Finding { found, objection } = explained.breaker;
             let (says, numbers) = breaker(subject, found, explained.at);
@@ -255,6 +262,22 @@ fn retry_after(objection: Objection) -> Option<f64> {
         Wait::For(span) => Some(span.as_secs_f64()),
         Wait::Unknown | Wait::Forever => None,
     }
+}
+
+fn retries(found: RetriesFound) -> (String, Numbers) {
+    let (which, is) = match found.which {
+        Try::First => ("first", "it does not say that it is a retry"),
+        Try::Told => ("told", "it comes back since it was told to, which is no retry"),
+        Try::Again => ("again", "it says that it is a retry"),
+    };
+    let says = match found.budget {
+        Some(RetryCount { retries, allowed }) => {
+            format!("{is}; its tenant had {retries} retries in the last minute, of at most {allowed} (retries)")
+        }
+        None => format!("{is}; how many there may be is not limited (no retries)"),
+    };
+    let (retries, allowed) = (found.budget.map(|count| count.retries), found.budget.map(|count| count.allowed));
+    (says, Numbers::Retries { which, retries, allowed })
 }
 
 fn breaker(subject: &Subject, found: BreakerFound, now: Instant) -> (String, Numbers) {
@@ -409,7 +432,11 @@ fn fanout(explained: &Explanation) -> FanoutRow {
 fn turn(explained: &Explanation) -> TurnRow {
     let turn = &explained.turn;
     let Standing { counter, level, eligible, .. } = turn.tenant;
-    let next = if turn.next { "the next slot would be its" } else { "others go before it" };
+    let next = match (turn.next, turn.at_ceiling) {
+        (true, _) => "the next slot would be its",
+        (false, true) => "its class has as much in flight as it may (classes[].max_share)",
+        (false, false) => "others go before it",
+    };
     let others = match eligible {
         0 => "and nobody takes turns now".to_owned(),
         _ => format!("where the least of the {eligible} that take turns is {level}"),
@@ -418,6 +445,7 @@ fn turn(explained: &Explanation) -> TurnRow {
     TurnRow {
         says: format!("its tenant's counter would be {counter}, {others}{owed}: {next}"),
         next: turn.next,
+        class_is_at_its_ceiling: turn.at_ceiling,
         min_share: f64::from(turn.min_share.millionths()) / 1e6,
         class_is_owed: turn.owed,
         class_is_due: turn.class_is_due,

@@ -106,6 +106,14 @@ pub(super) fn by_core(policy: &Policy, subject: &Subject, reason: &Reason, deadl
             );
             Advice { key: Some(key), words }
         }
+        Reason::RetryBudget { retries, allowed } => {
+            let words = format!(
+                "Fewer retries: {retries} of this tenant's in the last minute, and {allowed} may be, which is retries.floor \
+                 and a retries.ratio of what ended well in it. A first try, or coming back when this answer says, is no \
+                 retry."
+            );
+            Advice { key: Some("retries".into()), words }
+        }
         Reason::BreakerTripped { level, left } => {
             let key = breaker_key(subject.pool);
             let whose = match level {
@@ -254,7 +262,7 @@ mod tests {
     use crate::policy;
 
     /// What the core refuses with; its advice is made from the reason itself.
-    const OF_THE_CORE: [&str; 3] = ["wait_too_long", "breaker_tripped", "draining"];
+    const OF_THE_CORE: [&str; 4] = ["wait_too_long", "retry_budget", "breaker_tripped", "draining"];
 
     #[test]
     fn every_reason_that_the_readme_tells_has_advice_of_its_own() {

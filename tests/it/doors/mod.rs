@@ -12,6 +12,7 @@ mod passing;
 mod proxy;
 mod recorded;
 mod refusals;
+mod retries;
 
 mod stopping;
 
