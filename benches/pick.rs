@@ -108,7 +108,11 @@ impl Bench {
         Request {
             id: RequestId::new(n),
             subject: Subject { pool: selection.pool, class: selection.class, tenant, session: None },
+            model: selection.model,
+            user: None,
+            task: None,
             weight: selection.weight,
+            tariff: selection.tariff,
             price: selection.price,
             expected: Usage::plain(Tokens::new(100 + n % 400), Tokens::new(50 + n % 300)),
             output_cap: Limit::AtMost(Tokens::new(1_000)),

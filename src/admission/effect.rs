@@ -5,6 +5,7 @@ use crate::units::RequestId;
 
 use super::event::Event;
 use super::refusal::Refusal;
+use super::rule::Debit;
 use super::ticket::Ticket;
 
 /// Something for the driver to do, in order.
@@ -19,6 +20,9 @@ pub enum Effect {
     },
     /// Write in the books.
     Post(Entry),
+    /// Write down a grant of a budget. What tickets it covers ([`Ticket::covered_by`]) may go upstream only when that is
+    /// done.
+    Debit(Debit),
     /// Tell whoever counts.
     Emit(Event),
 }

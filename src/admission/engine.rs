@@ -13,21 +13,26 @@ use rand::{RngExt, SeedableRng};
 use crate::ledger::{Account, Entry, Movement};
 use crate::policy::Policy;
 use crate::policy::model::{Algorithm, Charge};
-use crate::units::{ClassIndex, Instant, Limit, PoolIndex, RequestId, Span, TicketId, Tokens, VirtualTokens, Weight};
+use crate::units::{
+    Calendar, ClassIndex, Instant, Limit, PoolIndex, RequestId, Span, TicketId, Tokens, VirtualTokens, Weight,
+};
 
 use super::displace::Victim;
 use super::effect::{Effect, Verdict};
 use super::event::Event;
-use super::fanout::Fanout;
+use super::fanout::{Fanout, Left};
 use super::flight::Flight;
-use super::input::Input;
+use super::input::{Input, Restored};
+use super::limits::Limits;
 use super::order::{Question, Wait};
+use super::own::Own;
 use super::pool::{Pool, Slots};
 use super::promise::{Kept, Promised, until_bearable};
 use super::queue::Load;
 use super::refusal::{Reason, Refusal, Retry};
 use super::request::{Request, Subject};
 use super::retry::{Retries, Try};
+use super::rule::Keeping;
 use super::ticket::Ticket;
 use super::tree::{Arrival, Place, Slot, Waiting};
 
@@ -38,7 +43,14 @@ pub struct Options {
     pub seed: u64,
     /// Who decides that something may be dispatched.
     pub slots: Slots,
+    /// What the calendar says.
+    pub calendar: Calendar,
+    /// Who keeps what budgets have granted.
+    pub keeping: Keeping,
 }
+
+/// The most that is added to the time to come back.
+const MOST_JITTER: Span = Span::from_secs(60);
 
 /// The admission core.
 #[derive(Debug)]
@@ -48,6 +60,7 @@ pub struct Engine {
     pub(super) flights: BTreeMap<TicketId, Flight>,
     pub(super) fanout: Fanout,
     pub(super) retries: Retries,
+    pub(super) limits: Limits,
     queued: BTreeMap<RequestId, (PoolIndex, Slot)>,
     expiry: BTreeSet<(Instant, RequestId)>,
     arrivals: u64,
@@ -69,6 +82,7 @@ impl Engine {
             flights: BTreeMap::new(),
             fanout: Fanout::new(policy.fanout),
             retries: Retries::new(policy.retries),
+            limits: Limits::new(&policy, options.calendar, options.keeping),
             queued: BTreeMap::new(),
             expiry: BTreeSet::new(),
             arrivals: 0,
@@ -86,6 +100,9 @@ impl Engine {
     /// A request's id must not be in use already, and its pool and class must be the policy's.
     pub fn on(&mut self, now: Instant, input: Input) -> Vec<Effect> {
         self.now = self.now.max(now);
+        self.limits.advance(self.now);
+        let own = Own::new(&self.fanout, &self.limits, self.now);
+        self.pools.iter_mut().for_each(|pool| pool.tree.unhold(own));
         for pool in &mut self.pools {
             pool.count_vacancy(self.now);
             pool.promises.lapse(self.now);
@@ -98,6 +115,8 @@ impl Engine {
             Input::Progress { ticket, output } => self.progress(ticket, output),
             Input::Settle { ticket, ending } => self.settle(ticket, ending),
             Input::Grant(pool) => self.grant(pool),
+            Input::Restore(kept) => self.restore(kept),
+            Input::Calendar(calendar) => self.limits.synchronise(calendar, self.now),
             Input::Drain => self.draining = true,
             Input::Flush => self.flush(),
             Input::Tick => {}
@@ -111,20 +130,33 @@ impl Engine {
         std::mem::take(&mut self.effects)
     }
 
-    /// When [`Input::Tick`] is due if nothing happens before: at the earliest deadline in the queue, or when a breaker
-    /// turns.
+    /// When [`Input::Tick`] is due if nothing happens before: at the earliest deadline in the queue, at the moment at
+    /// which a rate allows what it holds back, or when a breaker turns.
     #[must_use]
     pub fn next_wakeup(&self) -> Option<Instant> {
+        let held = self.pools.iter().filter_map(|pool| pool.tree.next_unheld());
         let turns = self.pools.iter().filter_map(|pool| pool.breaker.turns_at());
-        self.expiry.first().map(|(deadline, _)| *deadline).into_iter().chain(turns).min()
+        held.chain(turns).chain(self.expiry.first().map(|(deadline, _)| *deadline)).min()
     }
 
     pub(super) fn now(&self) -> Instant {
         self.now
     }
 
-    fn arrive(&mut self, request: Box<Request>) {
+    /// What a ledger has kept counts as used.
+    fn restore(&mut self, kept: Vec<Restored>) {
+        for Restored { budget, owner, period, upto } in kept {
+            self.limits.restore(budget, period, &owner, upto);
+        }
+    }
+
+    fn arrive(&mut self, mut request: Box<Request>) {
         debug_assert!(!self.queued.contains_key(&request.id), "request ids are never reused");
+        if let Some(demotion) = self.limits.demotion(self.now, &request) {
+            request.subject.class = demotion.to;
+            let subject = request.subject.clone();
+            self.emit(Event::Demoted { at: self.now, request: request.id, subject, demotion });
+        }
         let cost = request.price.cost(&request.expected);
         let pool = request.subject.pool;
         let question = self.question(self.now, &request);
@@ -139,8 +171,11 @@ impl Engine {
                     self.retries.refused(&request.subject.tenant, self.now);
                 }
                 let retry = self.retry(self.after_shut(&request.subject, objection.wait));
-                self.promise(&request, cost, retry);
-                self.refuse(request.id, request.subject, objection.reason, retry, Span::ZERO);
+                if objection.reason.is_of_the_queue() {
+                    self.promise(&request, cost, retry);
+                }
+                self.limits.told(self.now, &request, objection.reason);
+                self.refuse(&request, objection.reason, retry, Span::ZERO);
             }
             Ok(victims) => {
                 self.retries.passed(&request.subject.tenant, u32::from(which == Try::Again), self.now);
@@ -162,8 +197,8 @@ impl Engine {
             pool.expected_back(request, deadline, now)
         };
         let all_promised = pool.promises.promised(&request.subject, Instant::FAR);
-        let (fanout, retries, draining) = (&self.fanout, &self.retries, self.draining);
-        Question { now, request, deadline, pool, fanout, retries, promised, all_promised, draining }
+        let (fanout, limits, retries, draining) = (&self.fanout, &self.limits, &self.retries, self.draining);
+        Question { now, request, deadline, pool, fanout, limits, retries, promised, all_promised, draining }
     }
 
     /// The class's `max_wait` or the client's own deadline, whichever is sooner.
@@ -179,9 +214,15 @@ impl Engine {
     fn enqueue(&mut self, request: Box<Request>, deadline: Instant, cost: VirtualTokens, at_once: bool) {
         let (id, subject) = (request.id, request.subject.clone());
         self.post(&subject, id, Movement::Reserve, cost);
+        for rule in self.limits.shadows(self.now, &request) {
+            self.emit(Event::Shadowed { at: self.now, request: id, subject: subject.clone(), rule });
+        }
+        let holds = self.limits.hold(self.now, &request);
+        self.keep();
+        self.limits.joins(&request);
         self.arrivals += 1;
-        let arrival = Arrival { request, number: self.arrivals, arrived_at: self.now, deadline, cost };
-        let slot = self.pools[subject.pool.index()].tree.push(arrival, &self.fanout);
+        let arrival = Arrival { request, number: self.arrivals, arrived_at: self.now, deadline, cost, holds };
+        let slot = self.pools[subject.pool.index()].tree.push(arrival, Own::new(&self.fanout, &self.limits, self.now));
         self.queued.insert(id, (subject.pool, slot));
         if deadline < Instant::FAR {
             self.expiry.insert((deadline, id));
@@ -194,6 +235,7 @@ impl Engine {
     /// Takes a waiting request out of every index but its principals' places.
     fn dequeue(&mut self, pool: PoolIndex, slot: Slot) -> Waiting {
         let waiting = self.pools[pool.index()].tree.take(slot);
+        self.limits.leaves(&waiting.request);
         self.queued.remove(&waiting.request.id);
         self.expiry.remove(&(waiting.deadline, waiting.request.id));
         waiting
@@ -201,13 +243,14 @@ impl Engine {
 
     /// Takes a waiting request out for good and releases its hold.
     pub(super) fn withdraw(&mut self, pool: PoolIndex, slot: Slot) -> Waiting {
-        let waiting = self.dequeue(pool, slot);
+        let mut waiting = self.dequeue(pool, slot);
+        self.limits.release(self.now, std::mem::take(&mut waiting.holds));
         if waiting.vacancy.is_positive() {
             let Request { id, ref subject, weight, .. } = *waiting.request;
             self.move_counters(waiting.place, subject.clone(), id, waiting.vacancy, weight);
             self.emit(Event::Vacated { at: self.now, request: id, subject: subject.clone(), amount: waiting.vacancy });
         }
-        self.pools[pool.index()].tree.refresh(waiting.place, &self.fanout);
+        self.pools[pool.index()].tree.refresh(waiting.place, Own::new(&self.fanout, &self.limits, self.now));
         self.post(&waiting.request.subject, waiting.request.id, Movement::Refund, waiting.cost);
         waiting
     }
@@ -225,7 +268,7 @@ impl Engine {
         let promised = self.pools[pool.index()].promises.promised(&waiting.request.subject, Instant::FAR);
         let work = waiting.cost + promised.of_tenant.work;
         let wait = class.drain.time_for(work, self.now).into();
-        self.refuse_waiting(waiting, victim.reason, wait);
+        self.refuse_waiting(&waiting, victim.reason, wait);
     }
 
     fn expire(&mut self) {
@@ -243,7 +286,7 @@ impl Engine {
             let work = pool.ahead(&waiting.request, &promised).work();
             let wait = pool.tree.classes[waiting.place.class.index()].drain.time_for(work, self.now);
             let wait = wait.map(|predicted| until_bearable(predicted, waited)).into();
-            self.refuse_waiting(waiting, Reason::Expired { waited }, wait);
+            self.refuse_waiting(&waiting, Reason::Expired { waited }, wait);
         }
     }
 
@@ -251,44 +294,56 @@ impl Engine {
         let queued: Vec<_> = self.queued.values().copied().collect();
         for (pool, slot) in queued {
             let waiting = self.withdraw(pool, slot);
-            self.refuse_waiting(waiting, Reason::Draining, Wait::Unknown);
+            self.refuse_waiting(&waiting, Reason::Draining, Wait::Unknown);
         }
     }
 
-    pub(super) fn refuse_waiting(&mut self, waiting: Waiting, reason: Reason, wait: Wait) {
+    pub(super) fn refuse_waiting(&mut self, waiting: &Waiting, reason: Reason, wait: Wait) {
         let retry = self.retry(self.after_shut(&waiting.request.subject, wait));
         self.promise(&waiting.request, waiting.cost, retry);
         let waited = self.now.since(waiting.arrived_at);
-        self.refuse(waiting.request.id, waiting.request.subject, reason, retry, waited);
+        self.refuse(&waiting.request, reason, retry, waited);
     }
 
-    fn refuse(&mut self, request: RequestId, subject: Subject, reason: Reason, retry: Retry, waited: Span) {
-        let refusal = Refusal { request, subject, reason, retry };
-        self.emit(Event::Refused { at: self.now, waited, refusal: refusal.clone() });
-        self.effects.push(Effect::Answer { request, verdict: Verdict::Refused(refusal) });
-    }
-
-    /// Keeps room for a request that was told when to come back, and remembers that it was.
-    fn promise(&mut self, request: &Request, cost: VirtualTokens, retry: Retry) {
+    fn refuse(&mut self, request: &Request, reason: Reason, retry: Retry, waited: Span) {
         match retry {
             Retry::At(due) => self.retries.told(&request.subject.tenant, Some(due), self.now),
             Retry::Unknown => self.retries.told(&request.subject.tenant, None, self.now),
             Retry::Never => {}
         }
+        let left = self.left(request, 0);
+        let (subject, request) = (request.subject.clone(), request.id);
+        let refusal = Refusal { request, subject, reason, retry, left };
+        self.emit(Event::Refused { at: self.now, waited, refusal: refusal.clone() });
+        self.effects.push(Effect::Answer { request, verdict: Verdict::Refused(refusal) });
+    }
+
+    /// What is left of the limits that concern a request, once so many more of its own are in flight.
+    fn left(&self, request: &Request, more: u32) -> Left {
+        Left { rules: self.limits.left(self.now, request), ..self.fanout.left(&request.subject, more) }
+    }
+
+    /// Has the grants of budgets written down that were made in this step.
+    pub(super) fn keep(&mut self) {
+        self.effects.extend(self.limits.due().map(Effect::Debit));
+    }
+
+    /// Keeps room for a request that was told when to come back.
+    fn promise(&mut self, request: &Request, cost: VirtualTokens, retry: Retry) {
         if let Retry::At(due) = retry {
             let kept = Kept { load: Load::of(request.expected.total(), request.bytes), work: cost };
             self.pools[request.subject.pool.index()].promises.give(&request.subject, self.now, due, kept);
         }
     }
 
-    /// Upward jitter of up to a fifth of the wait and a second, since clients add none of their own and would
+    /// Upward jitter of up to a fifth of the wait and a second, and a minute at most, since clients add none of their own and would
     /// all come back at once.
     fn retry(&mut self, wait: Wait) -> Retry {
         match wait {
             Wait::Forever => Retry::Never,
             Wait::Unknown => Retry::Unknown,
             Wait::For(span) => {
-                let most = Span::from_nanos(span.as_nanos() / 5).saturating_add(Span::from_secs(1));
+                let most = Span::from_nanos(span.as_nanos() / 5).saturating_add(Span::from_secs(1)).min(MOST_JITTER);
                 let jitter = Span::from_nanos(self.rng.random_range(0..=most.as_nanos()));
                 Retry::At(self.now + span + jitter)
             }
@@ -321,14 +376,16 @@ impl Engine {
     }
 
     fn dispatch(&mut self, pool: PoolIndex, slot: Slot) {
-        let Waiting { request, place, arrived_at, deadline, cost, vacancy, .. } = self.dequeue(pool, slot);
+        let Waiting { request, place, arrived_at, deadline, cost, vacancy, mut holds, .. } = self.dequeue(pool, slot);
+        let holds_back = self.limits.hold_dispatched(self.now, &request, &mut holds);
         self.tickets += 1;
         let ticket = Ticket {
             id: TicketId::new(self.tickets),
             request: request.id,
             dispatched_at: self.now,
             waited: self.now.since(arrived_at),
-            left: self.fanout.left(&request.subject, 1),
+            left: self.left(&request, 1),
+            covered_by: self.limits.covered_by(&holds),
         };
         let charge = match self.policy.fairness.charge {
             Charge::Predicted => cost,
@@ -344,6 +401,7 @@ impl Engine {
             expected_cost: cost,
             charged: VirtualTokens::ZERO,
             vacancy,
+            holds,
             reserved: cost,
             need,
             service: cost,
@@ -359,13 +417,13 @@ impl Engine {
         let subject = flight.request.subject.clone();
         let (weight, agent) = (flight.request.weight, flight.request.agent);
         self.flights.insert(ticket.id, flight);
-        if self.fanout.take(&subject, agent) {
+        if self.fanout.take(&subject, agent) || holds_back {
             self.refresh_everywhere(&subject);
         }
         self.charge_turn(pool, ticket.id, weight);
         self.charge(ticket.id, charge);
-        self.pools[pool.index()].tree.refresh(place, &self.fanout);
-        self.pools[pool.index()].follow_breaker(&self.fanout);
+        self.pools[pool.index()].tree.refresh(place, Own::new(&self.fanout, &self.limits, self.now));
+        self.pools[pool.index()].follow_breaker(Own::new(&self.fanout, &self.limits, self.now));
         self.effects.push(Effect::Answer { request: ticket.request, verdict: Verdict::Admitted(ticket) });
     }
 
@@ -423,7 +481,7 @@ impl Engine {
         let classes = self.policy.classes.len();
         for pool in &mut self.pools {
             for class in (0u16..).take(classes).map(ClassIndex::new) {
-                pool.refresh_named(class, subject, &self.fanout);
+                pool.refresh_named(class, subject, Own::new(&self.fanout, &self.limits, self.now));
             }
         }
     }

@@ -8,6 +8,7 @@ use crate::units::{Instant, PoolIndex, RequestId, Span, TenantId, TicketId, Usag
 use super::circuit::BreakerStage;
 use super::refusal::Refusal;
 use super::request::Subject;
+use super::rule::{Demotion, Rule};
 use super::ticket::Outcome;
 
 /// Something the core did.
@@ -21,6 +22,28 @@ pub enum Event {
         request: RequestId,
         /// Whose.
         subject: Subject,
+    },
+    /// A request competes in another class than it asked for, because a limit or a budget says so.
+    Demoted {
+        /// When.
+        at: Instant,
+        /// Which.
+        request: RequestId,
+        /// Whose, in the class it competes in.
+        subject: Subject,
+        /// From where, to where, and why.
+        demotion: Demotion,
+    },
+    /// A limit or a budget that only notes it would have refused a request.
+    Shadowed {
+        /// When.
+        at: Instant,
+        /// Which.
+        request: RequestId,
+        /// Whose.
+        subject: Subject,
+        /// Which rule.
+        rule: Rule,
     },
     /// A request was let through.
     Dispatched {

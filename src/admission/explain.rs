@@ -17,12 +17,13 @@ use super::order::{Gate, ORDER, Objection, Size, WaitFound};
 use super::pool::Turn;
 use super::queue::{Fullness, Load};
 use super::refusal::Reason;
-use super::request::Request;
+use super::request::{Request, Subject};
 use super::retry::RetriesFound;
+use super::rule::{Demotion, RuleFound};
 use super::window::WindowFound;
 
 /// What the core says of a request at one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
     /// When.
     pub at: Instant,
@@ -38,6 +39,12 @@ pub struct Explanation {
     pub breaker: Finding<BreakerFound>,
     /// How large it is.
     pub size: Finding<Size>,
+    /// The rates that concern it.
+    pub rates: Finding<Vec<RuleFound>>,
+    /// The budgets that concern it.
+    pub budgets: Finding<Vec<RuleFound>>,
+    /// The class it competes in instead of the one it asked for, where a rule sends it there.
+    pub demotion: Option<Demotion>,
     /// What is queued.
     pub queue: Finding<QueueFound>,
     /// How long it would wait.
@@ -102,6 +109,12 @@ impl Engine {
     #[must_use]
     pub fn explain(&self, now: Instant, request: &Request) -> Explanation {
         let now = self.now().max(now);
+        let demotion = self.limits.demotion(now, request);
+        let demoted = demotion.map(|demotion| {
+            let subject = Subject { class: demotion.to, ..request.subject.clone() };
+            Request { subject, ..request.clone() }
+        });
+        let request = demoted.as_ref().unwrap_or(request);
         let question = self.question(now, request);
         let pool = question.pool;
         let cost = request.price.cost(&request.expected);
@@ -124,11 +137,14 @@ impl Engine {
                 objection: question.breaker().err(),
             },
             size: Finding { found: question.size_found(), objection: question.size().err() },
+            rates: Finding { found: self.limits.rates_found(now, request), objection: question.rates().err() },
+            budgets: Finding { found: self.limits.budgets_found(now, request), objection: question.budgets().err() },
+            demotion,
             queue: Finding { found, objection: queue.err() },
             wait: Finding { found: question.wait_found(), objection: question.wait().err() },
             window: pool.window.found(request.expected.total()),
             fanout: question.fanout.found(&request.subject, request.agent),
-            turn: pool.turn(request, question.deadline, cost, question.fanout),
+            turn: pool.turn(request, question.deadline, cost, question.own()),
             window_decides: pool.decides(),
         }
     }
@@ -162,6 +178,8 @@ impl Explanation {
                 Gate::Retries => self.retries.objection,
                 Gate::Breaker => self.breaker.objection,
                 Gate::Size => self.size.objection,
+                Gate::Rates => self.rates.objection,
+                Gate::Budgets => self.budgets.objection,
                 Gate::Queue => self.queue.objection,
                 Gate::Wait => self.wait.objection,
             };

@@ -20,6 +20,7 @@ use crate::policy::model;
 use crate::units::{Agent, Limit, SessionId, TenantId};
 
 use super::request::Subject;
+use super::rule::RuleLeft;
 
 /// What is in flight of a tenant, against its cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,13 +53,15 @@ pub struct FanoutFound {
     pub waits_for_own: bool,
 }
 
-/// How many more requests of a tenant and a session may be in flight, where caps are set.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What is left of the limits that concern a request, where there are any.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Left {
-    /// Of the tenant, over all pools and classes.
+    /// How many more requests of the tenant may be in flight, over all pools and classes.
     pub tenant: Option<Quota>,
-    /// Of the session, where it names one.
+    /// How many more of the session, where it names one.
     pub session: Option<Quota>,
+    /// Of rates and budgets.
+    pub rules: Vec<RuleLeft>,
 }
 
 /// A cap on requests in flight, and what is left of it.
@@ -123,7 +126,7 @@ impl Fanout {
             let in_flight = self.sessions.get(&(subject.tenant.clone(), session.clone())).copied();
             quota(self.caps.per_session, in_flight.unwrap_or_default().all)
         });
-        Left { tenant: quota(self.caps.per_tenant, tenant), session }
+        Left { tenant: quota(self.caps.per_tenant, tenant), session, rules: Vec::new() }
     }
 
     /// Whom of a session there is room for.

@@ -22,6 +22,7 @@ use std::num::NonZeroU32;
 
 use crate::units::{Instant, Limit, Span, Tokens, Usage, VirtualTokens};
 
+use super::limits::Holds;
 use super::request::Request;
 use super::ticket::{Ending, Outcome, Reported, Ticket};
 use super::tree::Place;
@@ -40,6 +41,8 @@ pub(super) struct Flight {
     pub(super) charged: VirtualTokens,
     /// What it owes at least, for room that stood empty before it.
     pub(super) vacancy: VirtualTokens,
+    /// What is held for it of rates and budgets.
+    pub(super) holds: Holds,
     /// What the books hold so far.
     pub(super) reserved: VirtualTokens,
     /// What the window counts so far, in tokens and in service.

@@ -1,8 +1,9 @@
 //! Everything that can happen to the core. A closed list.
 
-use crate::units::{PoolIndex, RequestId, TicketId, Tokens};
+use crate::units::{Amount, Calendar, PoolIndex, RequestId, TicketId, Tokens, UnixTime};
 
 use super::request::Request;
+use super::rule::Owner;
 use super::ticket::Ending;
 
 /// Something that happened outside.
@@ -29,10 +30,27 @@ pub enum Input {
     /// Somebody who holds the slots (an engine's own scheduler, an arbiter for many gateways) grants one: the
     /// head of the pool is dispatched whatever the window says.
     Grant(PoolIndex),
+    /// What a ledger has kept of budgets from before a restart. It comes before any request.
+    Restore(Vec<Restored>),
+    /// The clocks were compared: from now on the calendar is read so.
+    Calendar(Calendar),
     /// The gateway shuts down: newcomers are refused, the queue is served on.
     Drain,
     /// The gateway's patience with the queue is over: everything still queued is refused.
     Flush,
     /// Time passed and nothing else happened.
     Tick,
+}
+
+/// What was granted of a budget before a restart, all of which counts as used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// Of which of the policy's budgets.
+    pub budget: u16,
+    /// To whom.
+    pub owner: Owner,
+    /// The start of the period it was granted in.
+    pub period: UnixTime,
+    /// How much.
+    pub upto: Amount,
 }

@@ -36,6 +36,7 @@
 //! | `tree`, `engine` | the bookkeeping, and the machine itself |
 
 mod breaker;
+mod budget;
 mod circuit;
 mod class;
 mod deadline;
@@ -49,13 +50,17 @@ mod explain;
 mod fanout;
 mod flight;
 mod input;
+mod limits;
 mod order;
+mod own;
 mod pool;
 mod promise;
 mod queue;
+mod rate;
 mod refusal;
 mod request;
 mod retry;
+mod rule;
 mod session;
 mod settle;
 mod ticket;
@@ -70,19 +75,21 @@ mod window;
 mod tests;
 
 pub use breaker::BreakerFound;
+pub use budget::DebitNumber;
 pub use circuit::{BreakerStage, Passage};
 pub use effect::{Effect, Verdict};
 pub use engine::{Engine, Options};
 pub use event::Event;
 pub use explain::{Explanation, Finding, Prospect, QueueFound, Until};
 pub use fanout::{FanoutFound, Left, Quota, SessionRunning, TenantRunning};
-pub use input::Input;
+pub use input::{Input, Restored};
 pub use order::{Gate, Objection, Size, Wait, WaitFound};
 pub use pool::{Slots, Turn};
 pub use queue::{Fill, Fullness, Load};
 pub use refusal::{Level, Reason, Refusal, Retry, Unit};
 pub use request::{Attempt, Request, Subject};
 pub use retry::{RetriesFound, RetryCount, Try};
+pub use rule::{BudgetUse, Debit, Demotion, Keeping, Owner, Rule, RuleFound, RuleLeft};
 pub use ticket::{Ending, Heard, Outcome, Reported, Ticket};
 pub use view::{Head, PoolView, QueueView, RequestState, RequestView, SessionView, TenantView};
 pub use vtc::Standing;

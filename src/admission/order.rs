@@ -3,7 +3,7 @@
 //! *Decides* whether a newcomer may join the queue. Every gate is checked before any commits, so a refusal
 //! leaves every counter as it found it. The order matters where a request fails several: it is told the reason
 //! that would still hold if the others were mended, the lasting one first. What comes before these (parsing,
-//! identity, routing) happens at the doors; rates, budgets and breakers stand between `Size` and `Queue`.
+//! identity, routing) happens at the doors.
 //!
 //! *Never* refuses for the queue or the wait what would not have to wait.
 
@@ -13,6 +13,8 @@ use crate::units::{Agent, Instant, Limit, Span, Tokens, VirtualTokens};
 use super::deadline::time_at;
 use super::displace::{self, Displacement, Victim};
 use super::fanout::Fanout;
+use super::limits::Limits;
+use super::own::Own;
 use super::pool::Pool;
 use super::promise::{self, Kept, Promised};
 use super::queue::{Fullness, Load};
@@ -21,7 +23,7 @@ use super::request::Request;
 use super::retry::{Retries, RetryCount};
 
 /// The gates, in the order they are asked.
-pub(super) const ORDER: [Gate; 6] = [
+pub(super) const ORDER: [Gate; 8] = [
     // Shutting down: nothing else matters.
     Gate::Drain,
     // One more of too many retries: it is not to add to the trouble that the next gate may tell of.
@@ -30,6 +32,10 @@ pub(super) const ORDER: [Gate; 6] = [
     Gate::Breaker,
     // Never going to fit: no use in saying "later".
     Gate::Size,
+    // Too much, too fast; however long the queue.
+    Gate::Rates,
+    // Too much altogether.
+    Gate::Budgets,
     // No room to wait, now.
     Gate::Queue,
     // Room, but not soon enough. Last, since its numbers assume a place in the queue.
@@ -47,6 +53,10 @@ pub enum Gate {
     Breaker,
     /// Whether the request could ever be served.
     Size,
+    /// Whether the rates that concern it allow it.
+    Rates,
+    /// Whether the budgets that concern it cover it.
+    Budgets,
     /// Whether there is room to wait.
     Queue,
     /// Whether its turn would come soon enough.
@@ -62,6 +72,7 @@ pub(super) struct Question<'a> {
     pub(super) pool: &'a Pool,
     pub(super) fanout: &'a Fanout,
     pub(super) retries: &'a Retries,
+    pub(super) limits: &'a Limits,
     /// What is kept from it for others of its tenant.
     pub(super) promised: Promised,
     /// Everybody of its tenant who was told to come back, whether they will or not.
@@ -115,14 +126,16 @@ pub struct WaitFound {
     pub weights: u64,
     /// What its class is served in a second while it has a backlog, where that is known.
     pub rate: Option<VirtualTokens>,
-    /// How long it would wait, where the rate is known.
+    /// How long rates whose requests wait would hold it back, behind what of its own waits already.
+    pub held: Span,
+    /// How long it would wait, where that is known.
     pub predicted: Option<Span>,
     /// How long it may.
     pub allowed: Limit<Span>,
 }
 
 /// One of the levels whose caps are the newcomer's own.
-struct Own {
+struct OwnLevel {
     level: Fullness,
     /// What waits there costs.
     queued_cost: VirtualTokens,
@@ -141,6 +154,8 @@ impl Question<'_> {
                 Gate::Retries => self.retries()?,
                 Gate::Breaker => self.breaker()?,
                 Gate::Size => self.size()?,
+                Gate::Rates => self.rates()?,
+                Gate::Budgets => self.budgets()?,
                 Gate::Queue => victims = self.queue()?,
                 Gate::Wait => self.wait()?,
             }
@@ -176,6 +191,18 @@ impl Question<'_> {
             }
             Some(_) | None => Ok(()),
         }
+    }
+
+    pub(super) fn own(&self) -> Own<'_> {
+        Own::new(self.fanout, self.limits, self.now)
+    }
+
+    pub(super) fn rates(&self) -> Result<(), Objection> {
+        self.limits.check_rates(self.now, self.request)
+    }
+
+    pub(super) fn budgets(&self) -> Result<(), Objection> {
+        self.limits.check_budgets(self.now, self.request)
     }
 
     pub(super) fn queue(&self) -> Result<Vec<Victim>, Objection> {
@@ -223,7 +250,7 @@ impl Question<'_> {
     }
 
     fn own_caps(&self) -> Result<(), Objection> {
-        for Own { level, queued_cost, kept, all } in self.own_levels() {
+        for OwnLevel { level, queued_cost, kept, all } in self.own_levels() {
             if let Some(reason) = level.exceeded(self.load()) {
                 let excess = excess_of(reason, queued_cost + kept.work) + all.work - kept.work;
                 let work = self.pool.ahead(self.request, &self.all_promised).of_class(excess);
@@ -234,7 +261,7 @@ impl Question<'_> {
     }
 
     /// The levels whose caps are the newcomer's own, in the order they are checked.
-    fn own_levels(&self) -> [Own; 2] {
+    fn own_levels(&self) -> [OwnLevel; 2] {
         let subject = &self.request.subject;
         let caps = &self.pool.caps;
         let tenant = self.pool.tree.find_tenant(subject.class, &subject.tenant);
@@ -245,7 +272,7 @@ impl Question<'_> {
         let (kept, all) = (self.promised, self.all_promised);
         let level = |level, cap, held: Option<(Load, VirtualTokens)>, kept: Kept, all: Kept| {
             let (queued, queued_cost) = held.unwrap_or_default();
-            Own { level: Fullness { level, cap, queued, kept: kept.load }, queued_cost, kept, all }
+            OwnLevel { level: Fullness { level, cap, queued, kept: kept.load }, queued_cost, kept, all }
         };
         let session = session.map(|node| (node.queued, node.queued_cost));
         let tenant = tenant.map(|node| (node.queued, node.queued_cost));
@@ -301,13 +328,16 @@ impl Question<'_> {
         let (work, takes_at_once) = (ahead.work(), self.takes_at_once());
         let work = if takes_at_once { VirtualTokens::ZERO } else { work };
         let allowed = Limit::AtMost(self.deadline.since(self.now));
-        let predicted = if takes_at_once { Some(Span::ZERO) } else { rate.map(|rate| time_at(rate, work)) };
+        let held = self.limits.queued_wait(self.now, self.request).map_or(Span::ZERO, |(held, _)| held);
+        let by_queue = rate.map(|rate| time_at(rate, work));
+        let predicted = if held > Span::ZERO { Some(by_queue.unwrap_or(Span::ZERO).max(held)) } else { by_queue };
         WaitFound {
             ahead: work,
             weight: ahead.weight,
             weights: ahead.weights,
             rate,
-            predicted: self.not_before_pause(predicted),
+            held,
+            predicted: if takes_at_once { Some(Span::ZERO) } else { self.not_before_pause(predicted) },
             allowed: if self.deadline == Instant::FAR { Limit::Unlimited } else { allowed },
         }
     }
@@ -317,6 +347,11 @@ impl Question<'_> {
             return Ok(());
         }
         match self.wait_found() {
+            WaitFound { held, allowed: Limit::AtMost(allowed), .. } if held > allowed => {
+                let reason = self.limits.queued_wait(self.now, self.request).map(|(_, reason)| reason);
+                let reason = reason.unwrap_or(Reason::WaitTooLong { predicted: held, allowed });
+                Err(Objection { reason, wait: Wait::For(promise::until_bearable(held, allowed)) })
+            }
             WaitFound { predicted: Some(predicted), allowed: Limit::AtMost(allowed), .. } if predicted > allowed => {
                 // Those who were told before come before, even those who may not.
                 let last = match self.after(self.pool.ahead(self.request, &self.all_promised).work()) {
@@ -331,7 +366,7 @@ impl Question<'_> {
     }
 
     pub(super) fn takes_at_once(&self) -> bool {
-        self.pool.takes_at_once(self.request, self.fanout)
+        self.pool.takes_at_once(self.request, self.own())
     }
 
     pub(super) fn load(&self) -> Load {

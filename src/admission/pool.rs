@@ -15,8 +15,8 @@ use super::breaker::Breaker;
 use super::circuit::Passage;
 use super::class::is_below_ceiling;
 use super::deadline::{Ahead, DrainRate};
-use super::fanout::Fanout;
 use super::flight::{Flight, Speed};
+use super::own::Own;
 use super::promise::{Kept, Promised, Promises};
 use super::queue::Load;
 use super::request::{Request, Subject};
@@ -125,7 +125,7 @@ impl Pool {
 
     /// Where a newcomer of this cost and deadline would stand, its arrival number being greater than any. That
     /// somebody is displaced for it is not taken into account.
-    pub(super) fn turn(&self, request: &Request, deadline: Instant, cost: VirtualTokens, fanout: &Fanout) -> Turn {
+    pub(super) fn turn(&self, request: &Request, deadline: Instant, cost: VirtualTokens, own: Own<'_>) -> Turn {
         let Subject { class, tenant: name, session: session_name, .. } = &request.subject;
         let node = &self.tree.classes[class.index()];
         let tenant = self.tree.find_tenant(*class, name);
@@ -133,7 +133,7 @@ impl Pool {
         let newcomer: QueueKey = (deadline, u64::MAX, Slot::MAX);
         let first = match session {
             Some(session) => self.tree.sessions[session].next_with(request.agent, newcomer),
-            None => fanout.room(name, session_name.as_ref()).admits(request.agent).then_some(newcomer),
+            None => own.room(name, session_name.as_ref()).admits(request.agent).then_some(newcomer),
         };
         let head = first.map_or(u64::MAX, |(_, number, _)| number);
         let among_sessions = tenant.map(|tenant| {
@@ -145,7 +145,7 @@ impl Pool {
             node.contest.standing(tenant.map(|key| &self.tree.tenants[key].member), name.as_str(), head);
         let leads_tenant = first == Some(newcomer)
             && among_sessions.is_none_or(|standing| standing.first)
-            && !fanout.blocks_tenant(name)
+            && !own.holds(request)
             && !self.breaker.bars(name);
         let leads_class = leads_tenant && among_tenants.first;
         let at_ceiling = !self.is_below_ceiling(*class, request.expected.total());
@@ -201,13 +201,11 @@ impl Pool {
     }
 
     /// Whether a newcomer would be dispatched the moment it is queued, nobody being ahead of it.
-    pub(super) fn takes_at_once(&self, request: &Request, fanout: &Fanout) -> bool {
-        let Subject { tenant, session, .. } = &request.subject;
+    pub(super) fn takes_at_once(&self, request: &Request, own: Own<'_>) -> bool {
         self.slots == Slots::Window
             && self.window.fits(request.expected.total())
-            && self.breaker.found(tenant).passage != Passage::Shut
-            && !fanout.blocks_tenant(tenant)
-            && fanout.room(tenant, session.as_ref()).admits(request.agent)
+            && self.breaker.found(&request.subject.tenant).passage != Passage::Shut
+            && !own.holds(request)
             && self.is_below_ceiling(request.subject.class, request.expected.total())
             && self.tree.classes[request.subject.class.index()].contest.first().is_none()
             && self.classes().all(|class| self.head_of(class).is_none())
@@ -324,11 +322,11 @@ impl Pool {
     }
 
     /// Brings the places of a named tenant and session up to date, where they are known.
-    pub(super) fn refresh_named(&mut self, class: ClassIndex, subject: &Subject, fanout: &Fanout) {
+    pub(super) fn refresh_named(&mut self, class: ClassIndex, subject: &Subject, own: Own<'_>) {
         let Some(tenant) = self.tree.find_tenant(class, &subject.tenant) else { return };
         match self.tree.find_session(tenant, subject.session.as_ref()) {
-            Some(session) => self.tree.refresh(Place { class, tenant, session }, fanout),
-            None => self.tree.refresh_tenant(tenant, fanout),
+            Some(session) => self.tree.refresh(Place { class, tenant, session }, own),
+            None => self.tree.refresh_tenant(tenant, own),
         }
     }
 }

@@ -5,9 +5,12 @@
 
 use std::fmt;
 
-use crate::units::{Instant, RequestId, Span, Tokens};
+use crate::policy::model::Per;
+use crate::units::{Amount, Instant, Measure, RequestId, Span, Tokens};
 
+use super::fanout::Left;
 use super::request::Subject;
+use super::rule::Rule;
 
 /// Why a request is not let through, and what would have let it in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +23,8 @@ pub struct Refusal {
     pub reason: Reason,
     /// When trying again makes sense.
     pub retry: Retry,
+    /// What is left of the limits that concern it.
+    pub left: Left,
 }
 
 /// When trying again makes sense.
@@ -85,11 +90,72 @@ pub enum Reason {
         /// For how long from now on.
         left: Span,
     },
+    /// It alone is larger than all that a limit ever allows at once, by its input.
+    BeyondBurst {
+        /// Which limit.
+        rule: Rule,
+        /// What it counts.
+        measure: Measure,
+        /// What the request asks of it.
+        asked: Amount,
+        /// The most it allows at once.
+        burst: Amount,
+    },
+    /// A limit does not allow it yet.
+    RateLimited {
+        /// Which.
+        rule: Rule,
+        /// Whose use it counts together.
+        per: Per,
+        /// What it counts.
+        measure: Measure,
+        /// What the request is expected to take of it.
+        asked: Amount,
+        /// What was left of it; less than nothing where there was a debt.
+        left: Amount,
+        /// The most it allows at once.
+        burst: Amount,
+    },
+    /// A budget does not cover it.
+    BudgetSpent {
+        /// Which.
+        rule: Rule,
+        /// Whose use it counts together.
+        per: Per,
+        /// What it counts.
+        measure: Measure,
+        /// What the request is expected to take of it.
+        asked: Amount,
+        /// What was left of it; less than nothing where there was a debt.
+        left: Amount,
+        /// The whole of it.
+        amount: Amount,
+    },
     /// The gateway is shutting down.
     Draining,
 }
 
 impl Reason {
+    /// Whether a place in the queue is what was missing, or will be when the upstream is well again: then whoever is told
+    /// when to come back is promised one.
+    pub(super) const fn is_of_the_queue(self) -> bool {
+        matches!(
+            self,
+            Self::QueueFull { .. } | Self::WaitTooLong { .. } | Self::Expired { .. } | Self::BreakerTripped { .. }
+        )
+    }
+
+    /// The limit or budget that refused, where one did.
+    #[must_use]
+    pub const fn rule(self) -> Option<Rule> {
+        match self {
+            Self::BeyondBurst { rule, .. } | Self::RateLimited { rule, .. } | Self::BudgetSpent { rule, .. } => {
+                Some(rule)
+            }
+            _ => None,
+        }
+    }
+
     /// The code in headers, bodies, logs and metrics.
     #[must_use]
     pub const fn code(self) -> &'static str {
@@ -97,7 +163,9 @@ impl Reason {
             Self::QueueFull { .. } => "queue_full",
             Self::WaitTooLong { .. } => "wait_too_long",
             Self::Expired { .. } => "expired",
-            Self::TooLarge { .. } => "too_large",
+            Self::TooLarge { .. } | Self::BeyondBurst { .. } => "too_large",
+            Self::RateLimited { .. } => "rate_limited",
+            Self::BudgetSpent { .. } => "budget_spent",
             Self::RetryBudget { .. } => "retry_budget",
             Self::BreakerTripped { .. } => "breaker_tripped",
             Self::Draining => "draining",
@@ -143,8 +211,39 @@ impl fmt::Display for Reason {
             Self::BreakerTripped { left, .. } => {
                 write!(f, "the upstream failed too many requests, and is left alone for {left}")
             }
+            Self::BeyondBurst { measure, asked, burst, .. } => {
+                let (asked, burst) = (asked.of(*measure), burst.of(*measure));
+                write!(f, "its input alone comes to {asked} and a limit allows at most {burst} at once")
+            }
+            Self::RateLimited { per, measure, asked, left, burst, .. } => {
+                let (whose, asked) = (per.whose(), asked.of(*measure));
+                write!(
+                    f,
+                    "{} left of the {} that {whose} may use at once, and this request is expected to take {asked}",
+                    remaining(*left, *measure),
+                    burst.of(*measure)
+                )
+            }
+            Self::BudgetSpent { per, measure, asked, left, amount, .. } => {
+                let (whose, asked) = (per.whose(), asked.of(*measure));
+                write!(
+                    f,
+                    "{} left of the budget of {} that {whose} has, and this request is expected to take {asked}",
+                    remaining(*left, *measure),
+                    amount.of(*measure)
+                )
+            }
             Self::Draining => f.write_str("the gateway is shutting down"),
         }
+    }
+}
+
+fn remaining(left: Amount, measure: Measure) -> String {
+    if left.is_positive() {
+        let verb = if measure == Measure::Requests && left == Amount::from_parts(1) { "is" } else { "are" };
+        format!("{} {verb}", left.of(measure))
+    } else {
+        "nothing is".into()
     }
 }
 

@@ -3,7 +3,8 @@
 use std::num::NonZeroU32;
 
 use crate::units::{
-    Agent, Bytes, ClassIndex, Instant, Limit, PoolIndex, Price, RequestId, SessionId, TenantId, Tokens, Usage, Weight,
+    Agent, Bytes, ClassIndex, Instant, Limit, Model, PoolIndex, Price, RequestId, SessionId, Tariff, TaskId, TenantId,
+    Tokens, Usage, UserId, Weight,
 };
 
 /// Whom a request belongs to, and where it competes.
@@ -38,12 +39,20 @@ pub struct Request {
     pub id: RequestId,
     /// Whose it is.
     pub subject: Subject,
+    /// The model it is for, after aliases.
+    pub model: Model,
+    /// The user below the tenant, if one is named.
+    pub user: Option<UserId>,
+    /// The task it is part of, if one is named.
+    pub task: Option<TaskId>,
     /// Who of the session's agents asks.
     pub agent: Agent,
     /// The tenant's weight, frozen for this request.
     pub weight: Weight,
     /// The price list, frozen for this request.
     pub price: Price,
+    /// What its tokens cost in money, frozen for this request.
+    pub tariff: Tariff,
     /// Input as counted, and output as predicted. What is charged, held and counted against the window.
     pub expected: Usage,
     /// The most output it can produce, all choices together, where it states a cap.

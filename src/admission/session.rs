@@ -27,6 +27,8 @@ pub(super) struct SessionNode {
     pub(super) queued_cost: VirtualTokens,
     /// What it was charged, refunds taken off, since it was last unknown.
     pub(super) charged: VirtualTokens,
+    /// Until when a rate of its own holds it back.
+    pub(super) held_until: Option<Instant>,
     leads: Waiters,
     sub_agents: Waiters,
     /// Whom there was room for when its place was last brought up to date.
@@ -49,6 +51,7 @@ impl SessionNode {
             queued: Load::default(),
             queued_cost: VirtualTokens::ZERO,
             charged: VirtualTokens::ZERO,
+            held_until: None,
             leads: Waiters::default(),
             sub_agents: Waiters::default(),
             room: Room::Everybody,

@@ -7,7 +7,8 @@ use crate::units::{TicketId, Tokens, VirtualTokens};
 use super::engine::Engine;
 use super::event::Event;
 use super::flight::Bill;
-use super::ticket::Ending;
+use super::own::Own;
+use super::ticket::{Ending, Outcome};
 
 impl Engine {
     /// A request in flight has produced this much in all. What exceeds the prediction is charged, held and
@@ -37,15 +38,22 @@ impl Engine {
         flight.need += need;
         flight.service += service;
         flight.reserved += held;
+        let prices = (&flight.request.price, &flight.request.tariff);
+        self.limits.raise(now, &mut flight.holds, &so_far, prices);
+        let holds_back = self.limits.holds_back(&flight.holds);
         let (place, request, subject) = (flight.place, flight.request.id, flight.request.subject.clone());
         let pool = &mut self.pools[subject.pool.index()];
         pool.window.grow(need, service);
         pool.tree.tenants[place.tenant].in_flight.tokens += need;
         pool.tree.classes[place.class.index()].in_flight.tokens += need;
+        self.keep();
         self.post(&subject, request, Movement::Reserve, held);
         self.charge(id, charge);
         if charge.is_positive() {
-            self.pools[subject.pool.index()].tree.refresh(place, &self.fanout);
+            self.pools[subject.pool.index()].tree.refresh(place, Own::new(&self.fanout, &self.limits, now));
+        }
+        if holds_back {
+            self.refresh_everywhere(&subject);
         }
         if first {
             self.upstream_produces(&subject, id);
@@ -71,8 +79,13 @@ impl Engine {
     }
 
     fn close(&mut self, id: TicketId, ending: Ending, bill: Bill) {
-        let Some(flight) = self.flights.remove(&id) else { return };
+        let Some(mut flight) = self.flights.remove(&id) else { return };
         let now = self.now();
+        let used = (ending.outcome != Outcome::Lost).then_some(&bill.usage);
+        let prices = (&flight.request.price, &flight.request.tariff);
+        let held_back = self.limits.holds_back(&flight.holds);
+        self.limits.settle(now, std::mem::take(&mut flight.holds), used, prices);
+        self.keep();
         let (subject, request) = (flight.request.subject.clone(), flight.request.id);
         self.post(&subject, request, Movement::Reserve, beyond(bill.cost, flight.reserved));
         self.post(&subject, request, Movement::Settle, bill.cost);
@@ -84,8 +97,8 @@ impl Engine {
             pool.speed.learn(bill.usage.output(), flight.request.choices, flight.producing(now));
         }
         let was_blocking = self.fanout.release(&subject, flight.request.agent);
-        self.pools[subject.pool.index()].tree.refresh(flight.place, &self.fanout);
-        if was_blocking {
+        self.pools[subject.pool.index()].tree.refresh(flight.place, Own::new(&self.fanout, &self.limits, now));
+        if was_blocking || held_back {
             self.refresh_everywhere(&subject);
         }
         self.emit(Event::Settled {

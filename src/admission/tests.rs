@@ -6,6 +6,7 @@ mod breaker;
 mod ceiling;
 mod explain;
 mod flow;
+mod limits;
 mod order;
 mod promise;
 mod queue;

@@ -5,6 +5,7 @@
 
 use crate::units::{Instant, RequestId, Span, Status, TicketId, Usage};
 
+use super::budget::DebitNumber;
 use super::fanout::Left;
 
 /// Leave to send one request upstream.
@@ -18,8 +19,10 @@ pub struct Ticket {
     pub dispatched_at: Instant,
     /// How long it had waited.
     pub waited: Span,
-    /// How many more of its tenant and session may be in flight beside it.
+    /// What is left of the limits that concern it.
     pub left: Left,
+    /// The last of the grants that cover it, where a ledger keeps budgets: it goes upstream once that is written down.
+    pub covered_by: Option<DebitNumber>,
 }
 
 /// How a ticket's life ended.

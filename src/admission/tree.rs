@@ -20,7 +20,8 @@ use crate::units::{ClassIndex, Instant, Limit, SessionId, Share, TenantId, Virtu
 use super::class::Owed;
 use super::deadline::DrainRate;
 use super::debt::Debts;
-use super::fanout::Fanout;
+use super::limits::Holds;
+use super::own::Own;
 use super::queue::{Heaviest, Load, capped_units};
 use super::request::{Request, Subject};
 use super::session::{QueueKey, SessionNode};
@@ -55,6 +56,8 @@ pub(super) struct Waiting {
     pub(super) deadline: Instant,
     /// Its expected cost, all of it held.
     pub(super) cost: VirtualTokens,
+    /// What is held for it of rates and budgets.
+    pub(super) holds: Holds,
     /// What it owes for room that stood empty before it.
     pub(super) vacancy: VirtualTokens,
 }
@@ -93,6 +96,8 @@ pub(super) struct TenantNode {
     pub(super) queued: Load,
     pub(super) queued_cost: VirtualTokens,
     pub(super) in_flight: Load,
+    /// Until when a rate of its own holds it back.
+    pub(super) held_until: Option<Instant>,
     pub(super) sessions: BTreeMap<Option<SessionId>, Node>,
     by_deadline: BTreeSet<QueueKey>,
 }
@@ -112,6 +117,16 @@ pub(super) struct Tree {
     names: BTreeMap<(ClassIndex, TenantId), Node>,
     /// Tenants that the breaker holds back, whatever they have waiting.
     barred: BTreeSet<TenantId>,
+    /// Principals that a rate of their own holds back, until when; those first whose time comes first.
+    held: BTreeSet<(Instant, Held)>,
+}
+
+/// A principal that a rate of its own holds back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Held {
+    Tenant(Node),
+    /// Of this tenant.
+    Session(Node, Node),
 }
 
 impl Tree {
@@ -142,6 +157,7 @@ impl Tree {
             queued: Load::default(),
             names: BTreeMap::new(),
             barred: BTreeSet::new(),
+            held: BTreeSet::new(),
         }
     }
 
@@ -192,6 +208,7 @@ impl Tree {
             queued: Load::default(),
             queued_cost: VirtualTokens::ZERO,
             in_flight: Load::default(),
+            held_until: None,
             sessions: BTreeMap::new(),
             by_deadline: BTreeSet::new(),
         });
@@ -210,7 +227,7 @@ impl Tree {
     }
 
     /// Queues a request.
-    pub(super) fn push(&mut self, arrival: Arrival, fanout: &Fanout) -> Slot {
+    pub(super) fn push(&mut self, arrival: Arrival, own: Own<'_>) -> Slot {
         let place = self.place(&arrival.request.subject, arrival.request.weight);
         let waiting = Waiting {
             place,
@@ -219,6 +236,7 @@ impl Tree {
             arrived_at: arrival.arrived_at,
             deadline: arrival.deadline,
             cost: arrival.cost,
+            holds: arrival.holds,
             vacancy: VirtualTokens::ZERO,
         };
         let (load, cost, agent) = (waiting.load(), waiting.cost, waiting.request.agent);
@@ -231,7 +249,7 @@ impl Tree {
             *queued = queued.plus(load);
             *queued_cost += cost;
         });
-        self.refresh(place, fanout);
+        self.refresh(place, own);
         slot
     }
 
@@ -265,23 +283,58 @@ impl Tree {
     }
 
     /// Brings the places of a session and its tenant up to date, and lets them rest if they have no work.
-    pub(super) fn refresh(&mut self, place: Place, fanout: &Fanout) {
+    pub(super) fn refresh(&mut self, place: Place, own: Own<'_>) {
         let tenant = &mut self.tenants[place.tenant];
         let session = &mut self.sessions[place.session];
-        session.give_room(fanout.room(&tenant.name, session.name.as_ref()));
-        let head = session.next().map(|(_, number, _)| number);
+        session.give_room(own.room(&tenant.name, session.name.as_ref()));
+        let next = session.next();
+        let until = next.and_then(|(_, _, slot)| own.holds_session(&self.waiting[slot].request));
+        let before = std::mem::replace(&mut session.held_until, until);
+        let head = next.filter(|_| until.is_none()).map(|(_, number, _)| number);
         tenant.contest.reseat(&mut session.member, head);
-        self.refresh_tenant(place.tenant, fanout);
+        self.hold_back(Held::Session(place.tenant, place.session), before, until);
+        self.refresh_tenant(place.tenant, own);
         self.rest(place);
     }
 
     /// Brings the place of a tenant up to date after one of its sessions' changed.
-    pub(super) fn refresh_tenant(&mut self, node: Node, fanout: &Fanout) {
+    pub(super) fn refresh_tenant(&mut self, node: Node, own: Own<'_>) {
         let tenant = &mut self.tenants[node];
-        let blocked = fanout.blocks_tenant(&tenant.name) || self.barred.contains(&tenant.name);
+        let blocked = own.blocks_tenant(&tenant.name) || self.barred.contains(&tenant.name);
         let first = tenant.contest.first().filter(|_| !blocked);
-        let head = first.and_then(|session| self.sessions[session].next()).map(|(_, number, _)| number);
+        let next = first.and_then(|session| self.sessions[session].next());
+        let until = next.and_then(|(_, _, slot)| own.holds_tenant(&self.waiting[slot].request));
+        let before = std::mem::replace(&mut tenant.held_until, until);
+        let head = next.filter(|_| until.is_none()).map(|(_, number, _)| number);
         self.classes[tenant.class.index()].contest.reseat(&mut tenant.member, head);
+        self.hold_back(Held::Tenant(node), before, until);
+    }
+
+    fn hold_back(&mut self, who: Held, before: Option<Instant>, until: Option<Instant>) {
+        if before != until {
+            if let Some(before) = before {
+                self.held.remove(&(before, who));
+            }
+            self.held.extend(until.map(|until| (until, who)));
+        }
+    }
+
+    /// When the next principal that a rate of its own holds back may go on.
+    pub(super) fn next_unheld(&self) -> Option<Instant> {
+        self.held.first().map(|(until, _)| *until)
+    }
+
+    /// Lets those go on whose time has come.
+    pub(super) fn unhold(&mut self, own: Own<'_>) {
+        while let Some((_, who)) = self.held.first().copied().filter(|(until, _)| *until <= own.now) {
+            match who {
+                Held::Tenant(node) => self.refresh_tenant(node, own),
+                Held::Session(tenant, session) => {
+                    let class = self.tenants[tenant].class;
+                    self.refresh(Place { class, tenant, session }, own);
+                }
+            }
+        }
     }
 
     /// Moves the counters of a session and its tenant. A [`refresh`](Self::refresh) must follow.
@@ -376,6 +429,7 @@ pub(super) struct Arrival {
     pub(super) arrived_at: Instant,
     pub(super) deadline: Instant,
     pub(super) cost: VirtualTokens,
+    pub(super) holds: Holds,
 }
 
 fn session_name(name: Option<&SessionId>) -> &str {

@@ -15,8 +15,8 @@ use super::breaker::Sent;
 use super::circuit::{BreakerStage, Shift};
 use super::engine::Engine;
 use super::event::Event;
-use super::fanout::Fanout;
 use super::order::{Objection, Question, Wait};
+use super::own::Own;
 use super::pool::Pool;
 use super::refusal::{Level, Reason};
 use super::request::Subject;
@@ -56,7 +56,8 @@ impl Engine {
     }
 
     fn shifted(&mut self, pool: PoolIndex, shifts: Vec<Shift>) {
-        self.pools[pool.index()].follow_breaker(&self.fanout);
+        let own = Own::new(&self.fanout, &self.limits, self.now());
+        self.pools[pool.index()].follow_breaker(own);
         let at = self.now();
         for Shift { tenant, stage } in shifts {
             self.emit(Event::Breaker { at, pool, tenant: tenant.clone(), stage });
@@ -78,7 +79,7 @@ impl Engine {
         for (_, slot) in hopeless {
             let waiting = self.withdraw(pool, slot);
             let wait = self.question(self.now(), &waiting.request).after_trip(left);
-            self.refuse_waiting(waiting, Reason::BreakerTripped { level, left }, wait);
+            self.refuse_waiting(&waiting, Reason::BreakerTripped { level, left }, wait);
         }
     }
 
@@ -95,7 +96,7 @@ impl Engine {
 
 impl Pool {
     /// Brings the places of those up to date whom the breaker holds back, or no longer does.
-    pub(super) fn follow_breaker(&mut self, fanout: &Fanout) {
+    pub(super) fn follow_breaker(&mut self, own: Own<'_>) {
         if self.breaker.barred().eq(self.tree.barred()) {
             return;
         }
@@ -104,7 +105,7 @@ impl Pool {
         for tenant in barred.symmetric_difference(&before) {
             for class in (0u16..).take(self.tree.classes.len()).map(ClassIndex::new) {
                 if let Some(node) = self.tree.find_tenant(class, tenant) {
-                    self.tree.refresh_tenant(node, fanout);
+                    self.tree.refresh_tenant(node, own);
                 }
             }
         }

@@ -7,9 +7,9 @@ use crate::units::{
 
 use super::circuit::BreakerStage;
 use super::engine::Engine;
-use super::fanout::Left;
 use super::pool::Pool;
 use super::request::Subject;
+use super::rule::BudgetUse;
 use super::tree::Waiting;
 
 /// A tenant that has something queued or in flight, or a counter that is remembered.
@@ -217,10 +217,10 @@ impl Engine {
         views.collect()
     }
 
-    /// How many more requests of a tenant and a session may be in flight now.
+    /// What is used of every budget, by whom.
     #[must_use]
-    pub fn left(&self, subject: &Subject) -> Left {
-        self.fanout.left(subject, 0)
+    pub fn budgets(&self) -> Vec<BudgetUse> {
+        self.limits.used().collect()
     }
 
     /// Every request queued or in flight, in order of its id.

@@ -92,7 +92,12 @@ impl Journal {
                 warn!(target: "tallygate::decision", pool, %tenant, stage = stage.name(), for_ms, withheld,
                     "the breaker of an upstream");
             }
-            Event::Queued { .. } | Event::Charged { .. } | Event::Vacated { .. } | Event::Cancelled { .. } => {}
+            Event::Queued { .. }
+            | Event::Demoted { .. }
+            | Event::Shadowed { .. }
+            | Event::Charged { .. }
+            | Event::Vacated { .. }
+            | Event::Cancelled { .. } => {}
         }
     }
 }

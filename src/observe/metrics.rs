@@ -13,7 +13,7 @@ use prometheus::{
     CounterVec, Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, TextEncoder,
 };
 
-use crate::admission::{Event, Subject};
+use crate::admission::{Event, Rule, Subject};
 use crate::policy::Policy;
 use crate::units::{ClassIndex, PoolIndex, Span, TenantId, Tokens, Usage};
 
@@ -36,6 +36,7 @@ struct Inner {
     tenants: Mutex<HashSet<TenantId>>,
     admitted: IntCounterVec,
     refused: IntCounterVec,
+    rules: Rules,
     cancelled: IntCounterVec,
     rejected: IntCounterVec,
     settled: IntCounterVec,
@@ -81,6 +82,8 @@ pub struct Gauges {
     pub pools: Vec<(PoolIndex, u32, Tokens)>,
     /// Every pool's breaker.
     pub breakers: Vec<BreakerGauge>,
+    /// Every budget, and the part of it used by whoever has used most.
+    pub budgets: Vec<(Rule, f64)>,
     /// Mean absolute error and mean error of the output prediction, in tokens.
     pub prediction_error: Vec<(&'static str, f64)>,
     /// The same of the input, as counted and as corrected.
@@ -117,6 +120,43 @@ impl Maker {
     }
 }
 
+/// What limits and budgets did.
+#[derive(Debug)]
+struct Rules {
+    limited: IntCounterVec,
+    shadowed: IntCounterVec,
+    demoted: IntCounterVec,
+    used: GaugeVec,
+}
+
+impl Rules {
+    fn new(maker: &Maker) -> Result<Self, prometheus::Error> {
+        let with = ["pool", "class", "tenant", "rule"];
+        Ok(Self {
+            limited: maker.count(
+                "tallygate_limited_total",
+                "Requests refused by a limit or a budget, by its name.",
+                &with,
+            )?,
+            shadowed: maker.count(
+                "tallygate_shadowed_total",
+                "Requests that a limit or a budget would have refused, were it not in shadow.",
+                &with,
+            )?,
+            demoted: maker.count(
+                "tallygate_demoted_total",
+                "Requests that a limit or a budget sent to another class.",
+                &["pool", "from", "to", "tenant", "rule"],
+            )?,
+            used: maker.gauge(
+                "tallygate_budget_used_most",
+                "The part of a budget used by whoever has used most of it in its period.",
+                &["budget"],
+            )?,
+        })
+    }
+}
+
 impl Metrics {
     /// The most tenants that are counted by name.
     pub const MOST_TENANTS: usize = 500;
@@ -132,6 +172,7 @@ impl Metrics {
         let inner = Inner {
             admitted: maker.count("tallygate_admitted_total", "Requests let through.", who)?,
             refused: maker.count("tallygate_refused_total", "Requests refused by the core.", &with("reason"))?,
+            rules: Rules::new(&maker)?,
             cancelled: maker.count("tallygate_cancelled_total", "Requests whose client left the queue.", who)?,
             rejected: maker.count(
                 "tallygate_rejected_total",
@@ -207,6 +248,9 @@ impl Metrics {
             Event::Refused { refusal, .. } => {
                 let [pool, class, tenant] = inner.who(&refusal.subject);
                 inner.refused.with_label_values(&[pool, class, tenant, refusal.reason.code()]).inc();
+                if let Some(rule) = refusal.reason.rule() {
+                    inner.rules.limited.with_label_values(&[pool, class, tenant, inner.rule(rule)]).inc();
+                }
             }
             Event::Cancelled { subject, .. } => {
                 inner.cancelled.with_label_values(&inner.who(subject)).inc();
@@ -229,6 +273,15 @@ impl Metrics {
             Event::UnknownTicket { .. } => inner.unknown_tickets.with_label_values::<&str>(&[]).inc(),
             Event::Breaker { pool, tenant, stage, .. } => {
                 inner.breakers.shifted(inner.pool(*pool), tenant.as_ref(), *stage);
+            }
+            Event::Demoted { subject, demotion, .. } => {
+                let [pool, _, tenant] = inner.who(subject);
+                let (from, to) = (inner.class(demotion.from), inner.class(demotion.to));
+                inner.rules.demoted.with_label_values(&[pool, from, to, tenant, inner.rule(demotion.rule)]).inc();
+            }
+            Event::Shadowed { subject, rule, .. } => {
+                let [pool, class, tenant] = inner.who(subject);
+                inner.rules.shadowed.with_label_values(&[pool, class, tenant, inner.rule(*rule)]).inc();
             }
             Event::Queued { .. } | Event::Charged { .. } => {}
         }
@@ -263,6 +316,9 @@ impl Metrics {
         for gauge in &gauges.breakers {
             inner.breakers.show(inner.pool(gauge.pool), gauge);
         }
+        for (budget, used) in &gauges.budgets {
+            inner.rules.used.with_label_values(&[inner.rule(*budget)]).set(*used);
+        }
         for (measure, error) in &gauges.prediction_error {
             inner.prediction.with_label_values(&[*measure]).set(*error);
         }
@@ -282,6 +338,13 @@ impl Inner {
 
     fn class(&self, class: ClassIndex) -> &str {
         &self.policy.classes[class.index()].name
+    }
+
+    fn rule(&self, rule: Rule) -> &str {
+        match rule {
+            Rule::Limit(index) => &self.policy.limits[usize::from(index)].name,
+            Rule::Budget(index) => &self.policy.budgets[usize::from(index)].name,
+        }
     }
 
     /// The labels that say whose.

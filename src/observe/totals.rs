@@ -105,6 +105,8 @@ impl Totals {
                 self.pools.entry(subject.pool).or_default().add(*at, *amount);
             }
             Event::Queued { .. }
+            | Event::Demoted { .. }
+            | Event::Shadowed { .. }
             | Event::Vacated { .. }
             | Event::Breaker { .. }
             | Event::Settled { .. }

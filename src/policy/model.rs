@@ -4,17 +4,19 @@
 //! typed, and what was omitted carries its default, so nothing downstream checks a policy again. Only
 //! [`parse`](super::parse) builds one.
 
+mod limits;
 mod overload;
 
 use std::sync::Arc;
 
 use crate::units::{
-    Agent, Bytes, ClassIndex, Limit, Model, PoolIndex, Price, SessionId, Share, Span, TenantId, TokenWeight, Tokens,
-    Weight,
+    Agent, Bytes, ClassIndex, Limit, Model, PoolIndex, Price, SessionId, Share, Span, Tariff, TaskId, TenantId,
+    TokenWeight, Tokens, UserId, Weight,
 };
 
 use super::pattern::Pattern;
 
+pub use limits::{Bounds, Budget, Exceeded, Per, Period, Rate, Scope, Spent};
 pub use overload::{Breaker, FailureRatio, FailureSign, Retries, UpstreamsWord};
 
 /// A whole policy.
@@ -36,6 +38,10 @@ pub struct Policy {
     pub pools: Vec<Pool>,
     /// Caps on requests in flight at once.
     pub fanout: Fanout,
+    /// Rates, in the policy's order.
+    pub limits: Vec<Rate>,
+    /// Budgets, in the policy's order.
+    pub budgets: Vec<Budget>,
     /// How many of a tenant's requests may be retries; nothing where that is not limited.
     pub retries: Option<Retries>,
     /// What becomes of requests that are not metered.
@@ -60,6 +66,10 @@ pub struct Identity {
     pub trust: Trust,
     /// Where a session id may come from, in order.
     pub session: Vec<SessionSource>,
+    /// Where a user's name may come from, in order.
+    pub user: Vec<NameSource>,
+    /// Where a task's id may come from, in order.
+    pub task: Vec<NameSource>,
     /// Headers that may carry a wished class, in order.
     pub class: Vec<http::HeaderName>,
     /// What becomes of a request that wishes for a class its tenant may not use.
@@ -85,6 +95,15 @@ pub struct SessionSource {
     pub sub_agent: Option<http::HeaderName>,
     /// A header in which a sub-agent with an id of its own names the session it belongs to.
     pub parent: Option<http::HeaderName>,
+}
+
+/// One way to learn a name below the tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NameSource {
+    /// A header, which says what the client says.
+    Header(http::HeaderName),
+    /// A value that Envoy vouches for in the metadata of a request.
+    Metadata(MetadataKey),
 }
 
 /// One way to learn the tenant.
@@ -216,6 +235,8 @@ pub struct ModelCost {
     pub matches: Pattern,
     /// How many times the weights its tokens cost.
     pub scale: TokenWeight,
+    /// What its tokens cost in money, where that is said.
+    pub tariff: Option<Tariff>,
 }
 
 /// How turns are given.
@@ -360,8 +381,10 @@ pub struct Selection {
     pub class: ClassIndex,
     /// The tenant's weight.
     pub weight: Weight,
-    /// The model's price list.
+    /// The model's price list in service.
     pub price: Price,
+    /// The model's price list in money.
+    pub tariff: Tariff,
 }
 
 /// Who is calling, as the identity rules found it.
@@ -373,6 +396,10 @@ pub struct Caller {
     pub session: Option<SessionId>,
     /// Which of the session's agents the client says it is.
     pub agent: Agent,
+    /// The user below the tenant, if one is named.
+    pub user: Option<UserId>,
+    /// The task the client says this belongs to.
+    pub task: Option<TaskId>,
     /// The class the client wishes for.
     pub wished_class: Option<String>,
 }

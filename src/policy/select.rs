@@ -4,9 +4,9 @@
 //! the tenant's rule lists it; otherwise the tenant gets the policy's default class if it may use that, else
 //! the first class of its rule. A wish can therefore never reach a class that was not granted.
 
-use crate::units::{ClassIndex, Model, PoolIndex, Price, TenantId, TokenWeight};
+use crate::units::{ClassIndex, Model, PoolIndex, Price, Tariff, TenantId, TokenWeight};
 
-use super::model::{NotGranted, Policy, Pool, Selection, TenantRule};
+use super::model::{ModelCost, NotGranted, Policy, Pool, Selection, TenantRule};
 
 impl Policy {
     /// The rule for a tenant. There always is one: the last rule matches everyone.
@@ -37,13 +37,18 @@ impl Policy {
     #[must_use]
     pub fn price(&self, model: &Model) -> Price {
         let weights = self.cost.weights;
-        let scale = self
-            .cost
-            .models
-            .iter()
-            .find(|cost| cost.matches.matches(model.as_str()))
-            .map_or(TokenWeight::ONE, |cost| cost.scale);
+        let scale = self.model_cost(model).map_or(TokenWeight::ONE, |cost| cost.scale);
         Price::new(scale, [weights.input, weights.cached_input, weights.cache_write, weights.output, weights.reasoning])
+    }
+
+    /// What a model's tokens cost in money, by its name after aliases; nothing where no price is given.
+    #[must_use]
+    pub fn tariff(&self, model: &Model) -> Tariff {
+        self.model_cost(model).and_then(|cost| cost.tariff).unwrap_or_default()
+    }
+
+    fn model_cost(&self, model: &Model) -> Option<&ModelCost> {
+        self.cost.models.iter().find(|cost| cost.matches.matches(model.as_str()))
     }
 
     /// The class a tenant gets for its wish.
@@ -70,8 +75,8 @@ impl Policy {
         let (pool, model) = self.route(model)?;
         let rule = self.tenant(tenant);
         let class = self.class(rule, wished_class);
-        let price = self.price(&model);
-        Some(Selection { pool, model, class, weight: rule.weight, price })
+        let (price, tariff) = (self.price(&model), self.tariff(&model));
+        Some(Selection { pool, model, class, weight: rule.weight, price, tariff })
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::time::SystemTime;
 
-use crate::units::{Instant, Span};
+use crate::units::{Calendar, Instant, Span, UnixTime};
 
 /// A running clock.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +35,13 @@ impl Clock {
     /// Waits for a span.
     pub async fn sleep(&self, span: Span) {
         tokio::time::sleep(span.to_std()).await;
+    }
+
+    /// What the calendar says at each moment.
+    #[must_use]
+    pub fn calendar(&self) -> Calendar {
+        let start = self.wall.duration_since(SystemTime::UNIX_EPOCH).map_or(Span::ZERO, Span::from);
+        Calendar::synchronised(Instant::EPOCH, UnixTime::from_nanos(0).after(start))
     }
 
     /// A moment as wall time, in seconds since 1970.

@@ -120,10 +120,14 @@ impl Desk {
         let request = Request {
             id: ask.decision.request,
             subject: ask.subject(),
+            model: selection.model.clone(),
+            user: caller.user.clone(),
+            task: caller.task.clone(),
             agent: caller.agent,
             attempt: ask.patience.attempt,
             weight: selection.weight,
             price: quote.price,
+            tariff: selection.tariff,
             expected: quote.expected,
             output_cap: quote.output_cap,
             choices: quote.basis.key.choices,
@@ -154,6 +158,8 @@ impl Desk {
             match effect {
                 Effect::Answer { request, verdict } => said.deliveries.extend(self.answer(request, verdict)),
                 Effect::Post(entry) => self.ledger.post(&entry),
+                // The core makes none where nothing but itself keeps budgets.
+                Effect::Debit(_) => {}
                 Effect::Emit(event) => {
                     self.note(&event);
                     said.events.push(event);

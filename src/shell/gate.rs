@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::{Notify, oneshot};
 
-use crate::admission::{Attempt, Ending, Engine, Event, Explanation, Input, Options, Refusal, Slots, Subject, Ticket};
+use crate::admission::{
+    Attempt, Ending, Engine, Event, Explanation, Input, Keeping, Options, Refusal, Slots, Subject, Ticket,
+};
 use crate::costing::{Call, Counted, Experience, Fit};
 use crate::ledger::Memory;
 use crate::observe::decisions::{Asked, Counting};
@@ -58,7 +60,7 @@ impl Ask {
 }
 
 /// What a request is quoted, and what every gate says of it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Quoted {
     /// Its input as counted.
     pub counted: Tokens,
@@ -102,6 +104,8 @@ pub struct Broken;
 pub struct Seen<'a> {
     /// What time it is.
     pub now: Instant,
+    /// The policy in force.
+    pub policy: &'a Policy,
     /// The core.
     pub engine: &'a Engine,
     /// The books.
@@ -145,12 +149,15 @@ impl Gate {
     /// `seed` decides what the core leaves to chance; `epoch` distinguishes this start of the process from others.
     #[must_use]
     pub fn start(policy: Arc<Policy>, metrics: Metrics, decisions: Decisions, seed: u64, epoch: u32) -> Self {
-        let engine = Engine::new(policy.clone(), Options { seed, slots: Slots::Window });
+        let clock = Clock::start();
+        let calendar = clock.calendar();
+        let options = Options { seed, slots: Slots::Window, calendar, keeping: Keeping::Memory };
+        let engine = Engine::new(policy.clone(), options);
         let wake = Arc::new(Notify::new());
         let gate = Self(Arc::new(Shared {
             desk: Mutex::new(Desk::new(&policy, engine, metrics.clone())),
             policy,
-            clock: Clock::start(),
+            clock,
             metrics,
             decisions,
             epoch,
@@ -264,6 +271,7 @@ impl Gate {
         let desk = self.lock()?;
         Ok(look(Seen {
             now: self.0.clock.now(),
+            policy: &self.0.policy,
             engine: &desk.engine,
             ledger: &desk.ledger,
             totals: &desk.totals,

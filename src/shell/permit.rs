@@ -51,10 +51,10 @@ impl Permit {
         clock.unix_seconds(clock.now())
     }
 
-    /// How many more of its tenant and session may be in flight beside it.
+    /// What is left of the limits that concern it.
     #[must_use]
-    pub fn left(&self) -> Left {
-        self.ticket.left
+    pub fn left(&self) -> &Left {
+        &self.ticket.left
     }
 
     /// What the request is expected to use.

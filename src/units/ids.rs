@@ -49,6 +49,14 @@ name! {
     SessionId
 }
 name! {
+    /// A person or program below a tenant. Client-asserted unless the policy reads it from what Envoy vouches for.
+    UserId
+}
+name! {
+    /// A piece of work that may span sessions, such as one run of an agent, below a tenant. Client-asserted.
+    TaskId
+}
+name! {
     /// A model's name, after aliases.
     Model
 }

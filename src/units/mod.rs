@@ -5,16 +5,22 @@
 //! arithmetic only where it has meaning, and saturating where a hostile request could overflow it. This room
 //! imports nothing of the project.
 
+mod amount;
 mod ids;
 mod limit;
 mod money;
 mod status;
 mod time;
 mod tokens;
+mod wall;
 
-pub use ids::{Agent, ClassIndex, DecisionId, Model, PoolIndex, RequestId, SessionId, TenantId, TicketId};
+pub use amount::{Amount, Measure, Measured, Tariff};
+pub use ids::{
+    Agent, ClassIndex, DecisionId, Model, PoolIndex, RequestId, SessionId, TaskId, TenantId, TicketId, UserId,
+};
 pub use limit::Limit;
 pub use money::{Price, VirtualTokens};
 pub use status::{Status, StatusRange};
 pub use time::{Instant, Span};
 pub use tokens::{Bytes, ParseUnitError, Share, TokenWeight, Tokens, Usage, Weight};
+pub use wall::{Calendar, UnixTime};

@@ -2,7 +2,7 @@
 //!
 //! | reason | status | retry |
 //! |---|---|---|
-//! | `queue_full`, `wait_too_long`, `expired`, `retry_budget` | 429 | as the core says |
+//! | `rate_limited`, `budget_spent`, `queue_full`, `wait_too_long`, `expired`, `retry_budget` | 429 | as the core says |
 //! | `breaker_tripped` | 503, in Anthropic's dialect 529 | as the core says |
 //! | `draining` | 503 | as the core says |
 //! | `too_large` | 413 | never |
@@ -22,7 +22,7 @@
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{Response, StatusCode};
 
-use crate::admission::{Left, Reason, Refusal, Retry};
+use crate::admission::{Reason, Refusal, Retry};
 use crate::units::{Bytes, DecisionId, Instant, Span};
 
 use super::dialect::{ErrorBody, Voice};
@@ -33,9 +33,6 @@ pub const DECISION: HeaderName = HeaderName::from_static("x-tallygate-decision")
 pub const REASON: HeaderName = HeaderName::from_static("x-tallygate-reason");
 /// How long an admitted request waited, in milliseconds.
 pub const QUEUE_MS: HeaderName = HeaderName::from_static("x-tallygate-queue-ms");
-/// The caps on what may be in flight, and what is left of them.
-const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
@@ -49,7 +46,7 @@ const LONGEST_KEPT_WAIT: Span = Span::from_secs(60);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// The core refused it.
-    ByCore(Refusal),
+    ByCore(Box<Refusal>),
     /// No tenant, or an unknown key.
     Unidentified(String),
     /// The request does not say what it must.
@@ -129,8 +126,10 @@ impl Refused {
                 Reason::QueueFull { .. }
                 | Reason::WaitTooLong { .. }
                 | Reason::Expired { .. }
+                | Reason::RateLimited { .. }
+                | Reason::BudgetSpent { .. }
                 | Reason::RetryBudget { .. } => StatusCode::TOO_MANY_REQUESTS,
-                Reason::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+                Reason::TooLarge { .. } | Reason::BeyondBurst { .. } => StatusCode::PAYLOAD_TOO_LARGE,
                 Reason::BreakerTripped { .. } if voice == Voice::Anthropic => anthropic_overloaded(),
                 Reason::BreakerTripped { .. } | Reason::Draining => StatusCode::SERVICE_UNAVAILABLE,
             },
@@ -262,21 +261,6 @@ pub fn mark_admitted(headers: &mut HeaderMap, decision: DecisionId, waited: Span
     headers.insert(QUEUE_MS, header(&waited.as_millis_up()));
 }
 
-/// Tells how many more requests may be in flight, where caps are set: the IETF draft's `RateLimit-Policy` and
-/// `RateLimit`, whose quota unit `concurrent-requests` is registered for this.
-pub fn tell_left(headers: &mut HeaderMap, left: &Left) {
-    let quotas = [("tenant", left.tenant), ("session", left.session)];
-    let quotas = || quotas.iter().filter_map(|(name, quota)| Some((name, (*quota)?)));
-    if quotas().next().is_none() {
-        return;
-    }
-    let join = |items: Vec<String>| HeaderValue::try_from(items.join(", ")).expect("names and digits are legal");
-    let policy = quotas().map(|(name, quota)| format!("\"{name}\";q={};qu=\"concurrent-requests\"", quota.cap));
-    let standing = quotas().map(|(name, quota)| format!("\"{name}\";r={}", quota.left));
-    headers.insert(RATE_LIMIT_POLICY, join(policy.collect()));
-    headers.insert(RATE_LIMIT, join(standing.collect()));
-}
-
 /// The unknown wait and up to half as much more. Refused requests come in bursts, and each gets another number.
 fn guess(decision: DecisionId) -> Span {
     let base = UNKNOWN_WAIT.as_nanos();
@@ -296,9 +280,12 @@ mod tests {
     use http::StatusCode;
     use serde_json::Value;
 
-    use super::{HeaderMap, Left, Refused, UNKNOWN_WAIT, Voice, guess, tell_left};
-    use crate::admission::{Level, Quota, Reason, Refusal, Retry, Subject, Unit};
-    use crate::units::{Bytes, ClassIndex, DecisionId, Instant, PoolIndex, RequestId, Span, TenantId, Tokens};
+    use super::{Refused, UNKNOWN_WAIT, Voice, guess};
+    use crate::admission::{Left, Level, Reason, Refusal, Retry, Rule, Subject, Unit};
+    use crate::policy::model::Per;
+    use crate::units::{
+        Amount, Bytes, ClassIndex, DecisionId, Instant, Measure, PoolIndex, RequestId, Span, TenantId, Tokens,
+    };
 
     const NOW: Instant = Instant::from_nanos(1_000_000_000_000);
 
@@ -313,12 +300,44 @@ mod tests {
             tenant: TenantId::from("acme"),
             session: None,
         };
-        Refused::ByCore(Refusal { request: RequestId::new(7), subject, reason, retry })
+        Refused::ByCore(Box::new(Refusal { request: RequestId::new(7), subject, reason, retry, left: Left::default() }))
     }
 
     fn queue_full() -> Reason {
         let (level, unit) = (Level::Tenant, Unit::Requests);
         Reason::QueueFull { level, unit, cap: 10, queued: 10, asked: 1, displaced: false }
+    }
+
+    fn rate_limited() -> Reason {
+        let (rule, per, measure) = (Rule::Limit(0), Per::Tenant, Measure::Tokens);
+        let (asked, left, burst) = (Amount::from_parts(200), Amount::from_parts(50), Amount::from_parts(1_000));
+        Reason::RateLimited { rule, per, measure, asked, left, burst }
+    }
+
+    fn budget_spent() -> Reason {
+        let (rule, per, measure) = (Rule::Budget(0), Per::Tenant, Measure::Tokens);
+        let (asked, left, amount) = (Amount::from_parts(200), Amount::from_parts(-5), Amount::from_parts(1_000));
+        Reason::BudgetSpent { rule, per, measure, asked, left, amount }
+    }
+
+    fn beyond_burst() -> Reason {
+        let (rule, measure) = (Rule::Limit(0), Measure::InputTokens);
+        Reason::BeyondBurst { rule, measure, asked: Amount::from_parts(9), burst: Amount::from_parts(5) }
+    }
+
+    #[test]
+    fn a_limit_says_what_is_left_and_what_was_asked() {
+        let words = [rate_limited(), budget_spent(), beyond_burst()].map(|reason| reason.to_string());
+        assert_eq!(
+            words,
+            [
+                "50 tokens are left of the 1000 tokens that this tenant may use at once, and this request is expected to \
+                 take 200 tokens",
+                "nothing is left of the budget of 1000 tokens that this tenant has, and this request is expected to take \
+                 200 tokens",
+                "its input alone comes to 9 input tokens and a limit allows at most 5 input tokens at once",
+            ]
+        );
     }
 
     fn not_granted() -> Refused {
@@ -349,6 +368,9 @@ mod tests {
                 "rate_limit_error",
             ),
             (core(Reason::Expired { waited: span }, at), 429, "expired", "rate_limit_error"),
+            (core(rate_limited(), at), 429, "rate_limited", "rate_limit_error"),
+            (core(budget_spent(), at), 429, "budget_spent", "rate_limit_error"),
+            (core(beyond_burst(), Retry::Never), 413, "too_large", "invalid_request_error"),
             (core(Reason::TooLarge { tokens, most: tokens }, Retry::Never), 413, "too_large", "invalid_request_error"),
             (core(Reason::RetryBudget { retries: 12, allowed: 12 }, at), 429, "retry_budget", "rate_limit_error"),
             (
@@ -395,23 +417,6 @@ mod tests {
         let (_, headers, _) = wait(0);
         assert_eq!(headers[1..3], [Some("1".into()), Some("1".into())]);
         assert_eq!(answer(&core(queue_full(), Retry::At(Instant::EPOCH))).1[1], Some("1".into()), "already past");
-    }
-
-    #[test]
-    fn what_is_left_in_flight_is_told_where_a_cap_is_set() {
-        let told = |tenant: Option<Quota>, session: Option<Quota>| {
-            let mut headers = HeaderMap::new();
-            tell_left(&mut headers, &Left { tenant, session });
-            ["ratelimit-policy", "ratelimit"]
-                .map(|name| headers.get(name).map(|value| value.to_str().unwrap().to_owned()))
-        };
-        assert_eq!(told(None, None), [None, None]);
-        let (tenant, session) = (Quota { cap: 64, left: 12 }, Quota { cap: 8, left: 0 });
-        let policy = r#""tenant";q=64;qu="concurrent-requests", "session";q=8;qu="concurrent-requests""#;
-        assert_eq!(
-            told(Some(tenant), Some(session)),
-            [policy, r#""tenant";r=12, "session";r=0"#].map(|text| Some(text.into()))
-        );
     }
 
     #[test]

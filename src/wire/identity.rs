@@ -9,8 +9,8 @@ use http::HeaderMap;
 use http::header::{AUTHORIZATION, HeaderName};
 use sha2::{Digest, Sha256};
 
-use crate::policy::model::{Caller, Identity, Listener, MetadataKey, SessionSource, TenantSource, Trust};
-use crate::units::{Agent, SessionId, TenantId};
+use crate::policy::model::{Caller, Identity, Listener, MetadataKey, NameSource, SessionSource, TenantSource, Trust};
+use crate::units::{Agent, SessionId, TaskId, TenantId, UserId};
 
 /// The longest name a client may give anything.
 pub const MAX_NAME: usize = 256;
@@ -121,17 +121,24 @@ pub fn identify_vouched(
             return Err(IdentityError::Unidentified(wanted(rules, trusted)));
         }
     };
-    Ok(Identified { by_key, rule, key_name, ..below(rules, tenant, headers)? })
+    Ok(Identified { by_key, rule, key_name, ..below(rules, tenant, headers, claims)? })
 }
 
-/// A caller of this tenant, with the session and the wish that its headers tell.
+/// A caller of this tenant, with the session, user, task and wish that its headers tell, or that are vouched for.
 ///
 /// # Errors
 /// When one of them is no name.
-pub fn below(rules: &Identity, tenant: TenantId, headers: &HeaderMap) -> Result<Identified, IdentityError> {
+pub fn below(
+    rules: &Identity,
+    tenant: TenantId,
+    headers: &HeaderMap,
+    claims: &impl Claims,
+) -> Result<Identified, IdentityError> {
     let (session, agent) = session(headers, &rules.session)?;
+    let user = first_of(&rules.user, headers, claims)?.map(UserId::from);
+    let task = first_of(&rules.task, headers, claims)?.map(TaskId::from);
     let wished_class = first_name(headers, &rules.class)?.map(str::to_owned);
-    let caller = Caller { tenant, session, agent, wished_class };
+    let caller = Caller { tenant, session, agent, user, task, wished_class };
     Ok(Identified { caller, by_key: false, rule: 0, key_name: None })
 }
 
@@ -220,6 +227,18 @@ fn first_name<'a>(headers: &'a HeaderMap, names: &[HeaderName]) -> Result<Option
     names.iter().find_map(|name| name_in(headers, name).transpose()).transpose()
 }
 
+fn first_of<'a>(
+    sources: &[NameSource],
+    headers: &'a HeaderMap,
+    claims: &'a impl Claims,
+) -> Result<Option<&'a str>, IdentityError> {
+    let name = |source: &NameSource| match source {
+        NameSource::Header(header) => name_in(headers, header),
+        NameSource::Metadata(key) => claims.claim(key).map_or(Ok(None), |claim| claimed(key, claim)),
+    };
+    sources.iter().find_map(|source| name(source).transpose()).transpose()
+}
+
 /// The name a header gives; `None` when it is absent or empty.
 fn name_in<'a>(headers: &'a HeaderMap, header: &HeaderName) -> Result<Option<&'a str>, IdentityError> {
     let Some(value) = single(headers, header)? else { return Ok(None) };
@@ -266,7 +285,7 @@ mod tests {
     use sha2::{Digest, Sha256};
 
     use super::{IdentityError, identify};
-    use crate::policy::model::{ApiKey, Identity, KeyRing, NotGranted, SessionSource, TenantSource, Trust};
+    use crate::policy::model::{ApiKey, Identity, KeyRing, NameSource, NotGranted, SessionSource, TenantSource, Trust};
     use crate::units::{Agent, TenantId};
 
     const TENANT: HeaderName = HeaderName::from_static("x-tenant-id");
@@ -283,6 +302,8 @@ mod tests {
                 source("x-claude-code-session-id", Some("x-claude-code-agent-id"), None),
                 source("session-id", None, Some("x-parent-session-id")),
             ],
+            user: vec![NameSource::Header(HeaderName::from_static("x-user-id"))],
+            task: Vec::new(),
             class: vec![HeaderName::from_static("x-priority")],
             class_not_granted: NotGranted::UseDefault,
         }

@@ -14,6 +14,7 @@ pub mod explain;
 pub mod ext_proc;
 mod guard;
 pub mod identity;
+mod left;
 #[cfg(test)]
 mod lives;
 pub mod paths;

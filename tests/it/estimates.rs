@@ -113,7 +113,14 @@ fn with(body: &str, pointer: &str, number: &str) -> Bytes {
 #[test]
 fn an_absurd_number_is_named_or_quoted_within_its_cap() {
     let policy = policy("estimates", "version: 1").expect("a policy");
-    let caller = Caller { tenant: TenantId::from("t"), session: None, agent: Agent::Lead, wished_class: None };
+    let caller = Caller {
+        tenant: TenantId::from("t"),
+        session: None,
+        agent: Agent::Lead,
+        user: None,
+        task: None,
+        wished_class: None,
+    };
     let selection = policy.select(&caller.tenant, None, "m").expect("a pool");
     let [mut quoted, mut named] = [0, 0];
     for (dialect, body, pointers) in NUMBERS {

@@ -12,9 +12,12 @@ use envoy_types::pb::envoy::r#type::v3::HttpStatus;
 use pb::processing_request::Request as Asked;
 use pb::processing_response::Response as Said;
 use serde_json::Value;
-use tallygate::admission::{Level, Reason, Refusal, Retry, Subject, Unit};
+use tallygate::admission::{Left, Level, Reason, Refusal, Retry, Rule, Subject, Unit};
+use tallygate::policy::model::Per;
 use tallygate::settings::Door;
-use tallygate::units::{Bytes, ClassIndex, DecisionId, Instant, PoolIndex, RequestId, Span, TenantId, Tokens};
+use tallygate::units::{
+    Amount, Bytes, ClassIndex, DecisionId, Instant, Measure, PoolIndex, RequestId, Span, TenantId, Tokens,
+};
 use tallygate::wire::answer::Refused;
 use tallygate::wire::dialect::Voice;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -273,6 +276,22 @@ fn refusal(reason: &str, wait: Span) -> Refused {
         "expired" => Reason::Expired { waited: wait },
         "retry_budget" => Reason::RetryBudget { retries: 12, allowed: 12 },
         "breaker_tripped" => Reason::BreakerTripped { level: Level::Pool, left: wait },
+        "rate_limited" => Reason::RateLimited {
+            rule: Rule::Limit(0),
+            per: Per::Tenant,
+            measure: Measure::Tokens,
+            asked: Amount::from_parts(200),
+            left: Amount::from_parts(50),
+            burst: Amount::from_parts(1_000),
+        },
+        "budget_spent" => Reason::BudgetSpent {
+            rule: Rule::Budget(0),
+            per: Per::Tenant,
+            measure: Measure::Money,
+            asked: Amount::from_parts(2_000_000_000_000),
+            left: Amount::from_parts(-5),
+            amount: Amount::from_parts(100_000_000_000_000),
+        },
         "draining" => Reason::Draining,
         "too_large" => Reason::TooLarge { tokens: Tokens::new(9), most: Tokens::new(5) },
         "body_too_large" => return Refused::BodyTooLarge { most: Bytes::new(9) },
@@ -291,5 +310,11 @@ fn refusal(reason: &str, wait: Span) -> Refused {
     let (pool, class) = (PoolIndex::new(0), ClassIndex::new(0));
     let subject = Subject { pool, class, tenant: TenantId::from("acme"), session: None };
     let retry = if wait == Span::ZERO { Retry::Never } else { Retry::At(Instant::EPOCH + wait) };
-    Refused::ByCore(Refusal { request: RequestId::new(7), subject, reason: by_core, retry })
+    Refused::ByCore(Box::new(Refusal {
+        request: RequestId::new(7),
+        subject,
+        reason: by_core,
+        retry,
+        left: Left::default(),
+    }))
 }

@@ -14,6 +14,8 @@ ROWS = [
     ("queue_full 60", 429, "queue_full", 2, 60),
     ("queue_full 61", 429, "queue_full", 1, None),
     ("queue_full 86400", 429, "queue_full", 1, None),
+    ("rate_limited 2", 429, "rate_limited", 2, 2),
+    ("budget_spent 2", 429, "budget_spent", 2, 2),
     ("wait_too_long 2", 429, "wait_too_long", 2, 2),
     ("expired 2", 429, "expired", 2, 2),
     ("retry_budget 10", 429, "retry_budget", 2, 10),

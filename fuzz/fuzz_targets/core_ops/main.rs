@@ -19,7 +19,7 @@ use ops::{Op, World};
 
 fuzz_target!(|world: World| {
     let policy = Arc::new(world.policy());
-    let options = Options { seed: world.seed.into(), slots: Slots::Window };
+    let options = Options { seed: world.seed.into(), slots: Slots::Window, ..Options::default() };
     let (mut engine, mut twin) = (Engine::new(Arc::clone(&policy), options), Engine::new(Arc::clone(&policy), options));
     let mut books = Books::new(Arc::clone(&policy));
     let mut now = Instant::EPOCH;

@@ -6,9 +6,7 @@ use arbitrary::Arbitrary;
 use tallygate::admission::{Attempt, Ending, Input, Outcome, Reported, Request, Subject};
 use tallygate::policy::model::{Algorithm, Charge};
 use tallygate::policy::{Policy, parse};
-use tallygate::units::{
-    Agent, Bytes, ClassIndex, Instant, Limit, PoolIndex, Price, Share, Span, TokenWeight, Tokens, Usage, Weight,
-};
+use tallygate::units::{Agent, Bytes, ClassIndex, Instant, Limit, Model, PoolIndex, Price, Share, Span, Tariff, TokenWeight, Tokens, Usage, Weight};
 
 use super::books::Books;
 
@@ -124,6 +122,10 @@ impl Op {
                 Input::Arrive(Box::new(Request {
                     id: books.next_request(),
                     subject,
+                    model: Model::from("model"),
+                    user: None,
+                    task: None,
+                    tariff: Tariff::default(),
                     agent: if who % 2 == 0 { Agent::Lead } else { Agent::Sub },
                     attempt: [Attempt::Unsaid, Attempt::First, Attempt::Again][usize::from(who) % 3],
                     weight: Weight::new(weight).expect("a valid weight"),

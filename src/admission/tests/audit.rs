@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::world::{Ask, World, breaker, class, of, policy, weight};
+use crate::admission::own::Own;
 use crate::admission::pool::{Pool, Slots};
 use crate::admission::queue::{Load, capped_units, per_weight};
 use crate::admission::tree::{Slot, Waiting};
@@ -16,10 +17,12 @@ use crate::admission::vtc::Node;
 use crate::admission::{Attempt, BreakerStage, Engine, Event, Input, Outcome, Reported, RequestState};
 use crate::policy::Policy;
 use crate::policy::model::{
-    Algorithm, Breaker, Charge, FailureRatio, Fanout, QueueCap, QueueCaps, Retries, UpstreamsWord, Window,
+    Algorithm, Breaker, Budget, Charge, Exceeded, FailureRatio, Fanout, Per, Period, QueueCap, QueueCaps, Rate,
+    Retries, Scope, Spent, UpstreamsWord, Window,
 };
 use crate::units::{
-    Agent, Bytes, Limit, PoolIndex, RequestId, Share, Span, Status, TicketId, Tokens, Usage, VirtualTokens,
+    Agent, Amount, Bytes, ClassIndex, Limit, Measure, PoolIndex, RequestId, Share, Span, Status, TicketId, Tokens,
+    Usage, VirtualTokens,
 };
 
 #[derive(Clone, Debug)]
@@ -103,6 +106,35 @@ prop_compose! {
 }
 
 prop_compose! {
+    fn any_rate()(
+        per in prop::sample::select(vec![Per::Tenant, Per::Session, Per::Class, Per::Pool, Per::Global]),
+        measure in prop::sample::select(vec![Measure::Requests, Measure::Tokens, Measure::InputTokens, Measure::OutputTokens, Measure::Service]),
+        amount in 1..2_000i128,
+        every in 1..10u64,
+        burst in 1..2_000i128,
+        exceeded in prop::sample::select(vec![Exceeded::Refuse, Exceeded::Shadow, Exceeded::Queue, Exceeded::Demote(ClassIndex::new(2))]),
+    ) -> Rate {
+        let waits = matches!(per, Per::Tenant | Per::Session);
+        let exceeded = if exceeded == Exceeded::Queue && !waits { Exceeded::Refuse } else { exceeded };
+        let scale = if measure == Measure::Requests { 100 } else { 1 };
+        let of = |amount: i128| Amount::from_parts((amount / scale).max(1) * measure.parts());
+        let (amount, burst) = (of(amount), of(burst));
+        Rate { name: "rate".into(), scope: Scope::default(), per, measure, amount, every: Span::from_secs(every), burst, exceeded }
+    }
+}
+
+prop_compose! {
+    fn any_budget()(
+        amount in 1..20_000i128,
+        spent in prop::sample::select(vec![Spent::Refuse, Spent::Shadow]),
+    ) -> Budget {
+        let measure = Measure::Service;
+        let amount = Amount::from_parts(amount * measure.parts());
+        Budget { name: "all".into(), scope: Scope::default(), per: Per::Global, measure, amount, period: Period::Lifetime, spent, warn_at: Vec::new() }
+    }
+}
+
+prop_compose! {
     pub(super) fn any_policy()(
         algorithm in prop::sample::select(vec![Algorithm::Vtc, Algorithm::Fcfs, Algorithm::RoundRobin, Algorithm::LeastCounter]),
         charge in prop::sample::select(vec![Charge::Predicted, Charge::Streamed, Charge::Completion]),
@@ -117,11 +149,13 @@ prop_compose! {
         breaker in proptest::option::weighted(0.7, any_breaker()),
         ceiling in proptest::option::of(1..4u32),
         retries in proptest::option::of((0..3u32, 1..4u32)),
+        limits in (prop::collection::vec(any_rate(), 0..3), prop::collection::vec(any_budget(), 0..3)),
     ) -> Policy {
         let mut policy = policy();
         policy.fairness.algorithm = algorithm;
         policy.fairness.charge = charge;
         policy.classes = vec![class("x", 1, f64::from(shares.0) * 0.2), class("y", 0, 0.0), class("z", 2, f64::from(shares.1) * 0.1)];
+        (policy.limits, policy.budgets) = limits;
         policy.classes[2].max_wait = max_wait.map(Span::from_secs).into();
         policy.fanout = Fanout { per_session: fanout.0.into(), per_tenant: fanout.1.into() };
         if let Some(tenths) = ceiling {
@@ -249,16 +283,23 @@ fn audit(world: &World) -> Result<(), TestCaseError> {
     let held: VirtualTokens = pool.tree.waiting.iter().map(|(_, waiting)| waiting.cost).sum();
     let running: VirtualTokens = flights.clone().map(|flight| flight.reserved).sum();
     prop_assert_eq!(world.total().live(), held + running, "the books hold what waits and runs");
+    let spent = Amount::from_parts((world.total().settled + world.total().live()).as_micros());
+    for kept in engine.budgets() {
+        prop_assert_eq!(kept.used, spent, "a budget of all service is used by what is settled and what is held");
+    }
     let deadlines: BTreeSet<_> = pool.tree.waiting.iter().map(|(_, waiting)| waiting.deadline).collect();
     let next = deadlines.first().copied().filter(|deadline| *deadline < crate::units::Instant::FAR);
+    let unheld = pool.tree.next_unheld();
+    prop_assert!(unheld.is_none_or(|until| until > world.now), "what is held back no longer goes on");
     let view = &engine.pools()[0];
     let stages = view.breaker.into_iter().chain(view.held_back.iter().map(|(_, stage)| *stage));
     let turns = stages.filter_map(BreakerStage::until).min();
-    prop_assert_eq!(engine.next_wakeup(), next.into_iter().chain(turns).min());
-    prop_assert!(engine.next_wakeup().is_none_or(|moment| moment > world.now), "what is over is gone");
+    let next = next.into_iter().chain(unheld).chain(turns).min();
+    prop_assert_eq!(engine.next_wakeup(), next);
+    prop_assert!(next.is_none_or(|moment| moment > world.now), "what is over is gone");
     prop_assert!(pool.breaker.agrees(&engine.flights));
     prop_assert!(probes_in_flight(world) <= 1, "never two probes at once");
-    audit_tree(engine, pool)
+    audit_tree(world, engine, pool)
 }
 
 /// How many of what was sent since the pool is probed run, as the events tell.
@@ -276,8 +317,9 @@ fn probes_in_flight(world: &World) -> usize {
     sent.filter(|ticket| world.engine.flights.contains_key(ticket)).count()
 }
 
-fn audit_tree(engine: &Engine, pool: &Pool) -> Result<(), TestCaseError> {
+fn audit_tree(world: &World, engine: &Engine, pool: &Pool) -> Result<(), TestCaseError> {
     let tree = &pool.tree;
+    let own = Own::new(&engine.fanout, &engine.limits, world.now);
     let sum = |keep: &dyn Fn(&Waiting) -> bool| {
         let kept = tree.waiting.iter().filter(|(_, waiting)| keep(waiting));
         kept.fold((Load::default(), VirtualTokens::ZERO), |(load, cost), (_, waiting)| {
@@ -303,8 +345,12 @@ fn audit_tree(engine: &Engine, pool: &Pool) -> Result<(), TestCaseError> {
         let flying = engine.flights.values().filter(|flight| flight.place.tenant == key);
         let in_flight = flying.fold(Load::default(), |load, flight| load.plus(Load::of(flight.need, Bytes::ZERO)));
         prop_assert_eq!(tenant.in_flight, in_flight);
-        let own_block = engine.fanout.blocks_tenant(&tenant.name) || pool.breaker.bars(&tenant.name);
-        let may = !own_block && tenant.contest.first().is_some();
+        let blocked = engine.fanout.blocks_tenant(&tenant.name) || pool.breaker.bars(&tenant.name);
+        let head = tenant.contest.first().and_then(|session| tree.sessions[session].next());
+        let head = head.map(|(_, _, slot)| &tree.waiting[slot].request);
+        let held = head.and_then(|request| own.holds_tenant(request));
+        prop_assert_eq!(tenant.held_until.filter(|_| !blocked), held.filter(|_| !blocked));
+        let may = !blocked && head.is_some() && held.is_none();
         prop_assert_eq!(
             tenant.member.is_eligible(),
             may,
@@ -315,7 +361,9 @@ fn audit_tree(engine: &Engine, pool: &Pool) -> Result<(), TestCaseError> {
             prop_assert_eq!((node.queued, node.queued_cost), sum(&|waiting| waiting.place.session == *session));
             let next = next_of_session(engine, pool, *session);
             prop_assert_eq!(node.next().map(|(_, _, slot)| slot), next);
-            prop_assert_eq!(node.member.is_eligible(), next.is_some());
+            let held = next.and_then(|slot| own.holds_session(&tree.waiting[slot].request));
+            prop_assert_eq!(node.held_until, held);
+            prop_assert_eq!(node.member.is_eligible(), next.is_some() && held.is_none());
         }
     }
     audit_heaviest(pool)?;
@@ -405,6 +453,8 @@ fn end_everything(world: &mut World) -> Result<(), TestCaseError> {
             }
             Event::Refused { refusal, .. } => *answers.entry(refusal.request).or_default() += 1,
             Event::Queued { .. }
+            | Event::Demoted { .. }
+            | Event::Shadowed { .. }
             | Event::Charged { .. }
             | Event::Vacated { .. }
             | Event::Breaker { .. }

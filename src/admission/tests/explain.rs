@@ -113,6 +113,8 @@ fn every_gate_is_told_also_behind_the_first_that_refuses() {
         (Gate::Retries, None),
         (Gate::Breaker, None),
         (Gate::Size, Some("too_large")),
+        (Gate::Rates, None),
+        (Gate::Budgets, None),
         (Gate::Queue, Some("queue_full")),
         (Gate::Wait, None),
     ];

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::admission::{
-    Attempt, Effect, Ending, Engine, Event, Heard, Input, Options, Outcome, Refusal, Reported, Request, Slots, Subject,
-    Ticket, Verdict,
+    Attempt, Debit, Effect, Ending, Engine, Event, Heard, Input, Options, Outcome, Refusal, Reported, Request, Slots,
+    Subject, Ticket, Verdict,
 };
 use crate::ledger::{Balance, Ledger, Memory};
 use crate::policy::Pattern;
@@ -13,8 +13,8 @@ use crate::policy::model::{
     Policy, Pool, QueueCaps, TenantRule, TokenWeights, Trust, Unmetered, UpstreamsWord, Window,
 };
 use crate::units::{
-    Agent, Bytes, ClassIndex, Instant, Limit, PoolIndex, Price, RequestId, SessionId, Share, Span, Status, StatusRange,
-    TenantId, TicketId, TokenWeight, Tokens, Usage, VirtualTokens, Weight,
+    Agent, Bytes, ClassIndex, Instant, Limit, Model, PoolIndex, Price, RequestId, SessionId, Share, Span, Status,
+    StatusRange, Tariff, TenantId, TicketId, TokenWeight, Tokens, Usage, UserId, VirtualTokens, Weight,
 };
 
 pub(in crate::admission) fn vt(whole: u64) -> VirtualTokens {
@@ -41,6 +41,8 @@ pub(in crate::admission) fn policy() -> Policy {
             tenant: Vec::new(),
             trust: Trust::Loopback,
             session: Vec::new(),
+            user: Vec::new(),
+            task: Vec::new(),
             class: Vec::new(),
             class_not_granted: NotGranted::UseDefault,
         },
@@ -65,6 +67,8 @@ pub(in crate::admission) fn policy() -> Policy {
         }],
         fanout: Fanout::default(),
         retries: None,
+        limits: Vec::new(),
+        budgets: Vec::new(),
         unmetered: Unmetered::Refuse,
     }
 }
@@ -94,6 +98,7 @@ pub(in crate::admission) fn class(name: &str, rank: u32, min_share: f64) -> Clas
 pub(in crate::admission) struct Ask {
     pub(in crate::admission) tenant: &'static str,
     pub(in crate::admission) session: Option<&'static str>,
+    pub(in crate::admission) user: Option<&'static str>,
     pub(in crate::admission) agent: Agent,
     pub(in crate::admission) attempt: Attempt,
     pub(in crate::admission) class: u16,
@@ -111,6 +116,7 @@ pub(in crate::admission) fn of(tenant: &'static str) -> Ask {
     Ask {
         tenant,
         session: None,
+        user: None,
         agent: Agent::Lead,
         attempt: Attempt::Unsaid,
         class: 0,
@@ -128,6 +134,7 @@ pub(in crate::admission) struct World {
     pub(in crate::admission) engine: Engine,
     pub(in crate::admission) books: Memory,
     pub(in crate::admission) events: Vec<Event>,
+    pub(in crate::admission) debits: Vec<Debit>,
     pub(in crate::admission) now: Instant,
     requests: u64,
     answers: Vec<(RequestId, Verdict)>,
@@ -139,9 +146,13 @@ impl World {
     }
 
     pub(in crate::admission) fn with(policy: Policy, slots: Slots) -> Self {
-        let engine = Engine::new(Arc::new(policy), Options { seed: 1, slots });
+        Self::keeping(policy, Options { seed: 1, slots, ..Options::default() })
+    }
+
+    pub(in crate::admission) fn keeping(policy: Policy, options: Options) -> Self {
+        let engine = Engine::new(Arc::new(policy), options);
         let (books, now) = (Memory::new(), Instant::EPOCH);
-        Self { engine, books, events: Vec::new(), now, requests: 0, answers: Vec::new() }
+        Self { engine, books, events: Vec::new(), debits: Vec::new(), now, requests: 0, answers: Vec::new() }
     }
 
     /// Drops what was written down so far, but for the requests that are still waiting or running.
@@ -156,6 +167,7 @@ impl World {
             match effect {
                 Effect::Answer { request, verdict } => self.answers.push((request, verdict)),
                 Effect::Post(entry) => self.books.post(&entry),
+                Effect::Debit(debit) => self.debits.push(debit),
                 Effect::Emit(event) => self.events.push(event),
             }
         }
@@ -186,8 +198,12 @@ impl World {
         Request {
             id: RequestId::new(self.requests),
             subject,
+            model: Model::from("model"),
+            user: ask.user.map(UserId::from),
+            task: None,
             weight: ask.weight,
             price,
+            tariff: Tariff::default(),
             expected: Usage::plain(Tokens::new(ask.input), Tokens::new(ask.output)),
             output_cap: ask.cap.map(Tokens::new).into(),
             agent: ask.agent,

@@ -28,6 +28,18 @@ pub(super) const SESSIONS: &[Column] = &[
     ("RUNNING", "in_flight_requests"),
 ];
 
+pub(super) const BUDGETS: &[Column] = &[
+    ("BUDGET", "budget"),
+    ("TENANT", "tenant"),
+    ("OF", "of"),
+    ("UNIT", "unit"),
+    ("USED", "used"),
+    ("LEFT", "left"),
+    ("AMOUNT", "amount"),
+    ("PERIOD", "period"),
+    ("UNTIL", "until"),
+];
+
 pub(super) const QUEUES: &[Column] = &[
     ("POOL", "pool"),
     ("CLASS", "class"),
@@ -61,6 +73,7 @@ pub(super) const POOLS: &[Column] = &[
     ("OF", "window_tokens"),
     ("QUEUED", "queued_requests"),
     ("QUEUED-TOKENS", "queued_tokens"),
+    ("BREAKER", "breaker.stage"),
 ];
 
 pub(super) const ACCURACY: &[Column] = &[

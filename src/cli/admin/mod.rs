@@ -54,6 +54,8 @@ enum What {
     Requests,
     /// What runs, by pool.
     Pools,
+    /// What is used of every budget, by whom.
+    Budgets,
     /// How good the estimates of requests were, by model.
     Accuracy,
     /// The latest decisions, the newest first.
@@ -102,6 +104,7 @@ impl What {
             Self::Requests => Question::get("/v1/requests"),
             Self::Pools => Question::get("/v1/pools"),
             Self::Accuracy => Question::get("/v1/accuracy"),
+            Self::Budgets => Question::get("/v1/budgets"),
             Self::Policy => Question::get("/v1/policy"),
             Self::Sessions { tenant } => Question::get("/v1/sessions").with("tenant", tenant),
             Self::Decision { id } => Question::get("/v1/decisions/").below(id),
@@ -130,6 +133,7 @@ impl What {
             Self::Requests => Shape::Table(columns::REQUESTS),
             Self::Pools => Shape::Table(columns::POOLS),
             Self::Accuracy => Shape::Table(columns::ACCURACY),
+            Self::Budgets => Shape::Table(columns::BUDGETS),
             Self::Decisions { .. } => Shape::Table(columns::DECISIONS),
         }
     }
@@ -191,7 +195,7 @@ impl Admin {
 /// Rows under headings, words to the left and numbers to the right.
 fn table(columns: &[columns::Column], rows: &[Map<String, Value>]) -> String {
     let cells: Vec<Vec<String>> =
-        rows.iter().map(|row| columns.iter().map(|(_, field)| cell(row.get(*field))).collect()).collect();
+        rows.iter().map(|row| columns.iter().map(|(_, field)| cell(member(row, field))).collect()).collect();
     let is_number = |column: usize| rows.iter().any(|row| row.get(columns[column].1).is_some_and(Value::is_number));
     let widths: Vec<usize> = columns
         .iter()
@@ -216,6 +220,11 @@ fn table(columns: &[columns::Column], rows: &[Map<String, Value>]) -> String {
 }
 
 /// A value for people: numbers to three places, nothing as a dash. Control characters are shown, not obeyed.
+/// A field of a row, or of a mapping in it.
+fn member<'a>(row: &'a Value, field: &str) -> Option<&'a Value> {
+    field.split('.').try_fold(row, |value, part| value.get(part))
+}
+
 fn cell(value: Option<&Value>) -> String {
     match value {
         None | Some(Value::Null) => "-".into(),

@@ -7,7 +7,8 @@ use super::Quote;
 use crate::costing::{Call, Counted, Effort, Experience, Fit, Prompt};
 use crate::policy::model::{Caller, EffortFactors, Selection};
 use crate::units::{
-    Agent, Bytes, ClassIndex, Limit, Model, PoolIndex, Price, SessionId, TenantId, TokenWeight, Tokens, Usage, Weight,
+    Agent, Bytes, ClassIndex, Limit, Model, PoolIndex, Price, SessionId, Tariff, TenantId, TokenWeight, Tokens, Usage,
+    Weight,
 };
 
 fn call(cap: Limit<Tokens>, choices: u32) -> Call {
@@ -30,6 +31,7 @@ fn selection() -> Selection {
         class: ClassIndex::new(0),
         weight: Weight::ONE,
         price: Price::new(TokenWeight::ONE, [TokenWeight::ONE; 5]),
+        tariff: Tariff::default(),
     }
 }
 
@@ -38,6 +40,8 @@ fn caller(session: Option<&str>) -> Caller {
         tenant: TenantId::from("acme"),
         session: session.map(SessionId::from),
         agent: Agent::Lead,
+        user: None,
+        task: None,
         wished_class: None,
     }
 }

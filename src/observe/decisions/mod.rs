@@ -197,6 +197,8 @@ impl Book {
 fn request_of(event: &Event) -> Option<RequestId> {
     match event {
         Event::Queued { request, .. }
+        | Event::Demoted { request, .. }
+        | Event::Shadowed { request, .. }
         | Event::Dispatched { request, .. }
         | Event::Settled { request, .. }
         | Event::Vacated { request, .. }

@@ -4,7 +4,7 @@
 //! still being told), so each has a place of its own and none waits for another. What a decision has come to is read
 //! off them by [`Record::state`].
 
-use crate::admission::{Event, Explanation, Outcome, Refusal};
+use crate::admission::{Demotion, Event, Explanation, Outcome, Refusal, Rule, RuleFound, RuleLeft};
 use crate::policy::model::{Listener, Selection};
 use crate::units::{Agent, Bytes, Instant, Limit, RequestId, SessionId, Span, TenantId, Tokens, Usage, VirtualTokens};
 
@@ -21,6 +21,10 @@ pub struct Record {
     pub asked: Option<Box<Asked>>,
     /// That it passed without being metered.
     pub passed: bool,
+    /// The class it competes in instead of the one it asked for, and why.
+    pub demotion: Option<Demotion>,
+    /// The limits and budgets that would have refused it, but only note that. At most as many as the policy has.
+    pub shadowed: Vec<Rule>,
     /// When it was queued, if it had to wait.
     pub queued_at: Option<Instant>,
     /// The core's refusal.
@@ -224,6 +228,8 @@ impl Record {
             caller: None,
             asked: None,
             passed: false,
+            demotion: None,
+            shadowed: Vec::new(),
             queued_at: None,
             refused: None,
             dispatched: None,
@@ -282,6 +288,8 @@ impl Record {
             }
             Event::Cancelled { at, .. } => self.left_at = Some(*at),
             Event::Vacated { amount, .. } => self.vacated += *amount,
+            Event::Demoted { demotion, .. } => self.demotion = Some(*demotion),
+            Event::Shadowed { rule, .. } => self.shadowed.push(*rule),
             Event::Charged { .. } | Event::Breaker { .. } | Event::UnknownTicket { .. } => {}
         }
     }
@@ -300,6 +308,12 @@ impl Record {
             .as_ref()
             .map_or(0, |asked| size_of::<Asked>() + asked.model.len() + asked.selection.model.as_str().len());
         let words = text(self.answered.as_ref().map(|answered| &*answered.words));
-        size_of::<Self>() + self.came.path.len() + caller + asked + words
+        let explained = self.asked.as_ref().map_or(0, |asked| {
+            let (rates, budgets) = (&asked.explained.rates.found, &asked.explained.budgets.found);
+            (rates.len() + budgets.len()) * size_of::<RuleFound>()
+        });
+        let left = self.refused.as_ref().map_or(0, |refused| refused.refusal.left.rules.len() * size_of::<RuleLeft>());
+        let rules = explained + left + self.shadowed.len() * size_of::<Rule>();
+        size_of::<Self>() + self.came.path.len() + caller + asked + words + rules
     }
 }

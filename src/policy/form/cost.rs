@@ -52,18 +52,50 @@ impl Default for TokenWeights {
 /// A model's cost relative to others.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(extend("x-later" = ["price"]))]
 pub(crate) struct ModelCost {
     /// Which models, by their names after aliases.
     #[serde(rename = "match")]
     pub(crate) matches: Pattern,
     /// How many times the weights a token of these models costs.
+    #[serde(default = "one")]
     #[schemars(range(min = 0.001, max = 1000))]
     pub(crate) scale: f64,
+    /// What their tokens cost in money. It counts against budgets of money, and nowhere else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) price: Option<MoneyPrice>,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+/// What tokens cost in money, for a million of each kind. Which currency is yours to say; it must be one for all.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MoneyPrice {
+    /// Input that has to be processed.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub(crate) input: f64,
+    /// Input read from a prefix cache. When left out: as `input`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub(crate) cached_input: Option<f64>,
+    /// Input written to a prefix cache. When left out: as `input`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub(crate) cache_write: Option<f64>,
+    /// Output that the caller sees.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub(crate) output: f64,
+    /// Output spent on reasoning. When left out: as `output`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub(crate) reasoning: Option<f64>,
 }
 
 fn example_models() -> Vec<ModelCost> {
-    vec![ModelCost { matches: Pattern("llama-70b*".into()), scale: 4.0 }]
+    let price = MoneyPrice { input: 0.6, cached_input: Some(0.06), cache_write: None, output: 2.4, reasoning: None };
+    vec![ModelCost { matches: Pattern("llama-70b*".into()), scale: 4.0, price: Some(price) }]
 }
 
 /// A factor for each reasoning effort.

@@ -25,6 +25,16 @@ pub(crate) struct Identity {
     #[schemars(length(max = 32))]
     pub(crate) session: Vec<SessionSource>,
 
+    /// Where the user's name is read from, for limits and budgets per user. The first entry that yields a value decides.
+    /// A header is what the client says; users only ever divide what their own tenant has.
+    #[schemars(length(max = 32))]
+    pub(crate) user: Vec<NameSource>,
+
+    /// Where the id of the task is read from, for limits and budgets per task: a piece of work that may span sessions,
+    /// such as one run of an agent. The first entry that yields a value decides.
+    #[schemars(length(max = 32))]
+    pub(crate) task: Vec<NameSource>,
+
     /// Where the wish for a class is read from. It is granted only within the classes of the tenant.
     #[schemars(length(max = 32))]
     pub(crate) class: Vec<ClassSource>,
@@ -53,6 +63,8 @@ impl Default for Identity {
                 // NVIDIA Dynamo
                 source("x-dynamo-session-id", None, Some("x-dynamo-parent-session-id")),
             ],
+            user: vec![NameSource::Header("x-user-id".into())],
+            task: vec![NameSource::Header("x-task-id".into())],
             class: vec![ClassSource::Header("x-priority".into())],
             class_not_granted: NotGranted::UseDefault,
         }
@@ -94,6 +106,16 @@ pub(crate) struct SessionSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(example = "x-parent-session-id")]
     pub(crate) parent: Option<String>,
+}
+
+/// One place to read a name from.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum NameSource {
+    /// A value that Envoy vouches for in its dynamic metadata, written as for the tenant.
+    Metadata(#[schemars(length(min = 3, max = 512))] String),
+    /// A header.
+    Header(String),
 }
 
 /// One place to read the wish for a class from.

@@ -10,6 +10,7 @@
 
 mod cost;
 mod identity;
+mod limits;
 mod overload;
 mod pools;
 mod scheduling;
@@ -17,8 +18,9 @@ mod scheduling;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub(super) use cost::{Cost, Effort, TokenWeights};
-pub(super) use identity::{ClassSource, Identity, Listener, NotGranted, SessionSource, TenantSource};
+pub(super) use cost::{Cost, Effort, MoneyPrice, TokenWeights};
+pub(super) use identity::{ClassSource, Identity, Listener, NameSource, NotGranted, SessionSource, TenantSource};
+pub(super) use limits::{Budget, Limit, Per, Period, WhenExceeded, WhenSpent};
 pub(super) use overload::{Breaker, Retries, Sign};
 pub(super) use pools::{Alias, Pool, Queue};
 pub(super) use scheduling::{Algorithm, Charge, Class, Fairness, Fanout, Tenant};
@@ -29,7 +31,7 @@ pub(super) use scheduling::{Algorithm, Charge, Class, Fairness, Fanout, Tenant};
 /// The order of every list has meaning: the first entry that fits decides.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(rename = "Policy", extend("x-later" = ["limits", "budgets"]))]
+#[schemars(rename = "Policy")]
 pub(crate) struct Policy {
     /// The version of this format.
     #[schemars(extend("const" = 1))]
@@ -75,6 +77,17 @@ pub(crate) struct Policy {
     /// nobody else is held up by it.
     #[serde(default)]
     pub(crate) fanout: Fanout,
+
+    /// Rates. All that concern a request are checked together and then charged together: with what it is expected to
+    /// use when it arrives, made true when it ends.
+    #[serde(default)]
+    #[schemars(length(max = 100), example = limits::example_limits())]
+    pub(crate) limits: Vec<Limit>,
+
+    /// Budgets, charged like rates. With `serve --ledger file:PATH` they survive restarts and crashes.
+    #[serde(default)]
+    #[schemars(length(max = 100), example = limits::example_budgets())]
+    pub(crate) budgets: Vec<Budget>,
 
     /// How many of a tenant's requests may be retries: those that say so (`x-stainless-retry-count`), and the further
     /// attempts of an Envoy in front of the upstream, where its answers tell of them (`x-envoy-attempt-count`). The rest

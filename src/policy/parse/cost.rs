@@ -1,6 +1,6 @@
 //! What tokens cost: the weights of each kind, what a model costs beside others, and what a stated effort changes.
 
-use crate::units::TokenWeight;
+use crate::units::{Tariff, TokenWeight};
 
 use super::super::Pattern;
 use super::super::model::{Cost, EffortFactors, ModelCost, TokenWeights};
@@ -14,11 +14,23 @@ impl Checks<'_> {
         let models = form.models.iter().enumerate().map(|(index, model)| {
             let matches = self.gate(&format!("/cost/models/{index}/match"), Pattern::new(&model.matches.0));
             let scale = self.factor(&format!("/cost/models/{index}/scale"), model.scale);
-            Some(ModelCost { matches: matches?, scale: scale? })
+            let tariff = model.price.as_ref().map(|price| self.tariff(&format!("/cost/models/{index}/price"), price));
+            Some(ModelCost {
+                matches: matches?,
+                scale: scale?,
+                tariff: tariff.map_or(Some(None), |tariff| tariff.map(Some))?,
+            })
         });
         let models = all(models.collect());
         let effort = self.effort(&form.effort);
         Some(Cost { weights: weights?, models: models?, effort: effort? })
+    }
+
+    fn tariff(&mut self, pointer: &str, price: &form::MoneyPrice) -> Option<Tariff> {
+        let form::MoneyPrice { input, cached_input, cache_write, output, reasoning } = *price;
+        let or_input = |price: Option<f64>| price.unwrap_or(input);
+        let prices = [input, or_input(cached_input), or_input(cache_write), output, reasoning.unwrap_or(output)];
+        self.gate(pointer, Tariff::per_million(prices).ok_or("each price is a number from 0 to 1000000"))
     }
 
     fn factor(&mut self, pointer: &str, value: f64) -> Option<TokenWeight> {

@@ -7,7 +7,7 @@ use http::HeaderName;
 use crate::yaml::Mistakes;
 
 use super::super::keys::{self, KeysText};
-use super::super::model::{Identity, Listener, NotGranted, SessionSource, TenantSource, Trust};
+use super::super::model::{Identity, Listener, NameSource, NotGranted, SessionSource, TenantSource, Trust};
 use super::{Checks, all, form, values};
 
 type ReadKeys<'read> = &'read mut dyn FnMut(&str) -> Result<KeysText, Mistakes>;
@@ -20,12 +20,14 @@ impl Checks<'_> {
         let tenant = all(tenant.collect());
         let class: Vec<&str> = form.class.iter().map(|form::ClassSource::Header(header)| &**header).collect();
         let session = self.sessions(&form.session);
+        let (user, task) = (self.names("user", &form.user), self.names("task", &form.task));
         let class = self.headers("class", &class);
         let class_not_granted = match form.class_not_granted {
             form::NotGranted::UseDefault => NotGranted::UseDefault,
             form::NotGranted::Refuse => NotGranted::Refuse,
         };
-        Some(Identity { tenant: tenant?, trust, session: session?, class: class?, class_not_granted })
+        let (tenant, session, user, task, class) = (tenant?, session?, user?, task?, class?);
+        Some(Identity { tenant, trust, session, user, task, class, class_not_granted })
     }
 
     /// Notes sources that can never be asked.
@@ -121,6 +123,26 @@ impl Checks<'_> {
         };
         let (sub_agent, parent) = (other("sub_agent", &source.sub_agent), other("parent", &source.parent));
         Some(SessionSource { header: header?, sub_agent: sub_agent?, parent: parent? })
+    }
+
+    fn names(&mut self, key: &str, written: &[form::NameSource]) -> Option<Vec<NameSource>> {
+        let text = |source: &form::NameSource| match source {
+            form::NameSource::Header(header) => header.to_ascii_lowercase(),
+            form::NameSource::Metadata(place) => place.clone(),
+        };
+        let texts: Vec<String> = written.iter().map(text).collect();
+        self.repeated(texts.iter().map(String::as_str), "source", |index| format!("/identity/{key}/{index}"));
+        let sources = written.iter().enumerate().map(|(index, source)| match source {
+            form::NameSource::Header(header) => {
+                let pointer = format!("/identity/{key}/{index}/header");
+                self.gate(&pointer, values::header(header)).map(NameSource::Header)
+            }
+            form::NameSource::Metadata(place) => {
+                let pointer = format!("/identity/{key}/{index}/metadata");
+                self.gate(&pointer, values::metadata(place)).map(NameSource::Metadata)
+            }
+        });
+        all(sources.collect())
     }
 
     fn headers(&mut self, key: &str, written: &[&str]) -> Option<Vec<HeaderName>> {

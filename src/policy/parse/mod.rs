@@ -7,6 +7,7 @@
 
 mod cost;
 mod identity;
+mod limits;
 mod overload;
 mod pools;
 mod scheduling;
@@ -113,6 +114,8 @@ impl Checks<'_> {
         let default_class = self.default_class(form);
         let tenants = self.tenants(form, default_class);
         let pools = self.pools(&form.pools);
+        let limits = self.limits(form);
+        let budgets = self.budgets(form);
         let fanout = Fanout { per_session: form.fanout.per_session.into(), per_tenant: form.fanout.per_tenant.into() };
         let retries = self.retries(form.retries.as_ref());
         self.ceilings(form);
@@ -125,6 +128,8 @@ impl Checks<'_> {
             tenants: tenants?,
             pools: pools?,
             fanout,
+            limits: limits?,
+            budgets: budgets?,
             retries: retries?,
             unmetered: match form.unmetered {
                 form::Unmetered::Refuse => Unmetered::Refuse,

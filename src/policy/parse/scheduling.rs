@@ -84,7 +84,7 @@ impl Checks<'_> {
         }
     }
 
-    fn class_named(&mut self, classes: &[form::Class], name: &str, pointer: &str) -> Option<ClassIndex> {
+    pub(super) fn class_named(&mut self, classes: &[form::Class], name: &str, pointer: &str) -> Option<ClassIndex> {
         let found = find(classes, name);
         if found.is_none() {
             let names: Vec<&str> = classes.iter().map(|class| class.name.as_str()).collect();

@@ -113,8 +113,86 @@ fn effects_of_breakers() -> [(&'static str, Effect); 12] {
 /// One line a key of the schema; a key that is missing here, or here and not in the schema, fails the test.
 fn effects() -> BTreeMap<&'static str, Effect> {
     use Effect::{Changes, IsRequiredIn, Refuses};
-    let others = [
+    let mut effects = effects_of_limits();
+    effects.extend(effects_of_pools());
+    effects.extend(effects_of_breakers());
+    effects.extend(effects_of_callers_and_cost());
+    effects.extend([
         ("version", IsRequiredIn("{}")),
+        ("fairness.algorithm", Changes("fairness: {algorithm: fcfs}")),
+        ("fairness.charge", Changes("fairness: {charge: streamed}")),
+        ("classes[].name", Changes("classes: [{name: a, rank: 0}]")),
+        ("classes[].rank", Changes("classes: [{name: a, rank: 5}]")),
+        ("classes[].max_wait", Changes("classes: [{name: a, rank: 0, max_wait: 3s}]")),
+        ("classes[].min_share", Changes("classes: [{name: a, rank: 0, min_share: 3%}]")),
+        ("default_class", Changes("default_class: batch")),
+        ("tenants[].match", Changes("tenants: [{match: a}]")),
+        ("tenants[].weight", Changes("tenants: [{match: a, weight: 2}]")),
+        ("tenants[].classes", Changes("tenants: [{match: a, classes: [batch]}]")),
+        ("fanout.per_session", Changes("fanout: {per_session: 9}")),
+        ("fanout.per_tenant", Changes("fanout: {per_tenant: 9}")),
+        (
+            "limits[].when_exceeded.demote",
+            Changes("limits: [{name: a, requests: 1, every: 1s, when_exceeded: {demote: batch}}]"),
+        ),
+        (
+            "budgets[].money",
+            Changes(
+                "cost: {models: [{match: '*', price: {input: 7, output: 8}}]}\nbudgets: [{name: a, money: 2, period: day}]",
+            ),
+        ),
+        (
+            "budgets[].when_spent.demote",
+            Changes("budgets: [{name: a, requests: 1, period: day, when_spent: {demote: batch}}]"),
+        ),
+        (
+            "cost.models[].price.cached_input",
+            Changes("cost: {models: [{match: a, price: {input: 1, output: 2, cached_input: 5}}]}"),
+        ),
+        (
+            "cost.models[].price.cache_write",
+            Changes("cost: {models: [{match: a, price: {input: 1, output: 2, cache_write: 5}}]}"),
+        ),
+        (
+            "cost.models[].price.reasoning",
+            Changes("cost: {models: [{match: a, price: {input: 1, output: 2, reasoning: 5}}]}"),
+        ),
+        ("unmetered", Changes("unmetered: pass")),
+        ("cache.enabled", Refuses("cache: {enabled: true}")),
+    ]);
+    effects
+}
+
+fn effects_of_pools() -> BTreeMap<&'static str, Effect> {
+    use Effect::{Changes, Refuses};
+    BTreeMap::from([
+        ("pools[].name", Changes("pools: [{name: a}]")),
+        ("pools[].models", Changes("pools: [{name: a, models: [m]}]")),
+        ("pools[].aliases[].from", Changes("pools: [{name: a, aliases: [{from: x, to: y}]}]")),
+        ("pools[].aliases[].to", Changes("pools: [{name: a, aliases: [{from: x, to: z}]}]")),
+        ("pools[].upstream", Changes("pools: [{name: a, upstream: \"http://h:1/v\"}]")),
+        ("pools[].window.tokens", Changes("pools: [{name: a, window: {tokens: 9}}]")),
+        ("pools[].window.requests", Changes("pools: [{name: a, window: {requests: 9}}]")),
+        ("pools[].window.adapt", Refuses("pools: [{name: a, window: {adapt: auto}}]")),
+        ("pools[].max_request_tokens", Changes("pools: [{name: a, max_request_tokens: 9}]")),
+        ("pools[].queue.requests", Changes("pools: [{name: a, queue: {requests: 9}}]")),
+        ("pools[].queue.tokens", Changes("pools: [{name: a, queue: {tokens: 9}}]")),
+        ("pools[].queue.bytes", Changes("pools: [{name: a, queue: {bytes: 9}}]")),
+        ("pools[].queue.per_class_requests", Changes("pools: [{name: a, queue: {per_class_requests: 9}}]")),
+        ("pools[].queue.per_class_tokens", Changes("pools: [{name: a, queue: {per_class_tokens: 9}}]")),
+        ("pools[].queue.per_class_bytes", Changes("pools: [{name: a, queue: {per_class_bytes: 9}}]")),
+        ("pools[].queue.per_tenant_requests", Changes("pools: [{name: a, queue: {per_tenant_requests: 9}}]")),
+        ("pools[].queue.per_tenant_tokens", Changes("pools: [{name: a, queue: {per_tenant_tokens: 9}}]")),
+        ("pools[].queue.per_tenant_bytes", Changes("pools: [{name: a, queue: {per_tenant_bytes: 9}}]")),
+        ("pools[].queue.per_session_requests", Changes("pools: [{name: a, queue: {per_session_requests: 9}}]")),
+        ("pools[].queue.per_session_tokens", Changes("pools: [{name: a, queue: {per_session_tokens: 9}}]")),
+        ("pools[].queue.per_session_bytes", Changes("pools: [{name: a, queue: {per_session_bytes: 9}}]")),
+    ])
+}
+
+fn effects_of_callers_and_cost() -> BTreeMap<&'static str, Effect> {
+    use Effect::Changes;
+    BTreeMap::from([
         ("identity.tenant[].api_key", Changes("identity: {tenant: [{api_key: keys.yaml}]}")),
         ("identity.tenant[].header", Changes("identity: {tenant: [{header: x-team}]}")),
         ("identity.tenant[].fallback", Changes("identity: {tenant: [{fallback: guests}]}")),
@@ -139,43 +217,44 @@ fn effects() -> BTreeMap<&'static str, Effect> {
         ("cost.effort.high", Changes("cost: {effort: {high: 9}}")),
         ("cost.effort.xhigh", Changes("cost: {effort: {xhigh: 9}}")),
         ("cost.effort.max", Changes("cost: {effort: {max: 9}}")),
-        ("fairness.algorithm", Changes("fairness: {algorithm: fcfs}")),
-        ("fairness.charge", Changes("fairness: {charge: streamed}")),
-        ("classes[].name", Changes("classes: [{name: a, rank: 0}]")),
-        ("classes[].rank", Changes("classes: [{name: a, rank: 5}]")),
-        ("classes[].max_wait", Changes("classes: [{name: a, rank: 0, max_wait: 3s}]")),
-        ("classes[].min_share", Changes("classes: [{name: a, rank: 0, min_share: 3%}]")),
-        ("default_class", Changes("default_class: batch")),
-        ("tenants[].match", Changes("tenants: [{match: a}]")),
-        ("tenants[].weight", Changes("tenants: [{match: a, weight: 2}]")),
-        ("tenants[].classes", Changes("tenants: [{match: a, classes: [batch]}]")),
-        ("pools[].name", Changes("pools: [{name: a}]")),
-        ("pools[].models", Changes("pools: [{name: a, models: [m]}]")),
-        ("pools[].aliases[].from", Changes("pools: [{name: a, aliases: [{from: x, to: y}]}]")),
-        ("pools[].aliases[].to", Changes("pools: [{name: a, aliases: [{from: x, to: z}]}]")),
-        ("pools[].upstream", Changes("pools: [{name: a, upstream: \"http://h:1/v\"}]")),
-        ("pools[].window.tokens", Changes("pools: [{name: a, window: {tokens: 9}}]")),
-        ("pools[].window.requests", Changes("pools: [{name: a, window: {requests: 9}}]")),
-        ("pools[].window.adapt", Refuses("pools: [{name: a, window: {adapt: auto}}]")),
-        ("pools[].max_request_tokens", Changes("pools: [{name: a, max_request_tokens: 9}]")),
-        ("pools[].queue.requests", Changes("pools: [{name: a, queue: {requests: 9}}]")),
-        ("pools[].queue.tokens", Changes("pools: [{name: a, queue: {tokens: 9}}]")),
-        ("pools[].queue.bytes", Changes("pools: [{name: a, queue: {bytes: 9}}]")),
-        ("pools[].queue.per_class_requests", Changes("pools: [{name: a, queue: {per_class_requests: 9}}]")),
-        ("pools[].queue.per_class_tokens", Changes("pools: [{name: a, queue: {per_class_tokens: 9}}]")),
-        ("pools[].queue.per_class_bytes", Changes("pools: [{name: a, queue: {per_class_bytes: 9}}]")),
-        ("pools[].queue.per_tenant_requests", Changes("pools: [{name: a, queue: {per_tenant_requests: 9}}]")),
-        ("pools[].queue.per_tenant_tokens", Changes("pools: [{name: a, queue: {per_tenant_tokens: 9}}]")),
-        ("pools[].queue.per_tenant_bytes", Changes("pools: [{name: a, queue: {per_tenant_bytes: 9}}]")),
-        ("pools[].queue.per_session_requests", Changes("pools: [{name: a, queue: {per_session_requests: 9}}]")),
-        ("pools[].queue.per_session_tokens", Changes("pools: [{name: a, queue: {per_session_tokens: 9}}]")),
-        ("pools[].queue.per_session_bytes", Changes("pools: [{name: a, queue: {per_session_bytes: 9}}]")),
-        ("fanout.per_session", Changes("fanout: {per_session: 9}")),
-        ("fanout.per_tenant", Changes("fanout: {per_tenant: 9}")),
-        ("unmetered", Changes("unmetered: pass")),
-        ("cache.enabled", Refuses("cache: {enabled: true}")),
-    ];
-    others.into_iter().chain(effects_of_breakers()).collect()
+        ("identity.user[].header", Changes("identity: {user: [{header: x-person}]}")),
+        ("identity.user[].metadata", Changes("identity: {user: [{metadata: envoy.filters.http.jwt_authn/sub}]}")),
+        ("identity.task[].header", Changes("identity: {task: [{header: x-run}]}")),
+        ("identity.task[].metadata", Changes("identity: {task: [{metadata: envoy.filters.http.jwt_authn/run}]}")),
+        ("cost.models[].price.input", Changes("cost: {models: [{match: a, price: {input: 5, output: 2}}]}")),
+        ("cost.models[].price.output", Changes("cost: {models: [{match: a, price: {input: 1, output: 5}}]}")),
+    ])
+}
+
+fn effects_of_limits() -> BTreeMap<&'static str, Effect> {
+    use Effect::Changes;
+    BTreeMap::from([
+        ("limits[].name", Changes("limits: [{name: b, requests: 1, every: 1s}]")),
+        ("limits[].per", Changes("limits: [{name: a, per: session, requests: 1, every: 1s}]")),
+        ("limits[].requests", Changes("limits: [{name: a, requests: 2, every: 1s}]")),
+        ("limits[].tokens", Changes("limits: [{name: a, tokens: 2, every: 1s}]")),
+        ("limits[].input_tokens", Changes("limits: [{name: a, input_tokens: 2, every: 1s}]")),
+        ("limits[].output_tokens", Changes("limits: [{name: a, output_tokens: 2, every: 1s}]")),
+        ("limits[].service", Changes("limits: [{name: a, service: 2, every: 1s}]")),
+        ("limits[].every", Changes("limits: [{name: a, requests: 1, every: 2s}]")),
+        ("limits[].burst", Changes("limits: [{name: a, requests: 1, every: 1s, burst: 3}]")),
+        ("limits[].tenants", Changes("limits: [{name: a, requests: 1, every: 1s, tenants: [a]}]")),
+        ("limits[].models", Changes("limits: [{name: a, requests: 1, every: 1s, models: [a]}]")),
+        ("limits[].classes", Changes("limits: [{name: a, requests: 1, every: 1s, classes: [batch]}]")),
+        ("limits[].pools", Changes("limits: [{name: a, requests: 1, every: 1s, pools: [default]}]")),
+        ("budgets[].name", Changes("budgets: [{name: b, requests: 1, period: day}]")),
+        ("budgets[].per", Changes("budgets: [{name: a, per: user, requests: 1, period: day}]")),
+        ("budgets[].requests", Changes("budgets: [{name: a, requests: 2, period: day}]")),
+        ("budgets[].tokens", Changes("budgets: [{name: a, tokens: 2, period: day}]")),
+        ("budgets[].service", Changes("budgets: [{name: a, service: 2, period: day}]")),
+        ("budgets[].period", Changes("budgets: [{name: a, requests: 1, period: task}]")),
+        ("budgets[].zone", Changes("budgets: [{name: a, requests: 1, period: day, zone: Europe/Berlin}]")),
+        ("budgets[].warn_at", Changes("budgets: [{name: a, requests: 1, period: day, warn_at: [10%]}]")),
+        ("budgets[].tenants", Changes("budgets: [{name: a, requests: 1, period: day, tenants: [a]}]")),
+        ("budgets[].models", Changes("budgets: [{name: a, requests: 1, period: day, models: [a]}]")),
+        ("budgets[].classes", Changes("budgets: [{name: a, requests: 1, period: day, classes: [batch]}]")),
+        ("budgets[].pools", Changes("budgets: [{name: a, requests: 1, period: day, pools: [default]}]")),
+    ])
 }
 
 #[test]
@@ -213,6 +292,11 @@ fn leaves(root: &Value, schema: &Value, path: &str, found: &mut BTreeSet<String>
     if let Some(pointer) = schema.get("$ref").and_then(Value::as_str) {
         return leaves(root, root.pointer(&pointer[1..]).expect("defined"), path, found);
     }
+    // A mapping that may be left out.
+    let present = |form: &&Value| form.get("type").and_then(Value::as_str) != Some("null");
+    if let Some(form) = schema.get("anyOf").and_then(Value::as_array).and_then(|forms| forms.iter().find(present)) {
+        return leaves(root, form, path, found);
+    }
     let forms = schema.get("oneOf").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let mappings = forms.iter().chain([schema]).filter_map(|form| form.get("properties")?.as_object());
     let before = found.len();
@@ -234,9 +318,6 @@ fn leaves(root: &Value, schema: &Value, path: &str, found: &mut BTreeSet<String>
 #[test]
 fn what_the_plan_names_and_no_build_does_yet_is_refused_by_name() {
     for (text, place) in [
-        ("limits: []", "2:1: limits"),
-        ("budgets: [{name: monthly}]", "2:1: budgets"),
-        ("cost: {models: [{match: a, scale: 1, price: {input: 1}}]}", "2:38: cost.models[0].price"),
         ("pools: [{name: a, engine: {}}]", "2:19: pools[0].engine"),
         ("pools: [{name: a, window: {adapt: auto}}]", "2:35: pools[0].window.adapt"),
         ("cache: {enabled: true}", "2:18: cache.enabled"),
@@ -314,5 +395,43 @@ proptest! {
                 prop_assert!((1..=lines[line - 1].chars().count() + 1).contains(&column), "{}", mistake);
             }
         }
+    }
+}
+
+#[test]
+fn a_limit_or_budget_that_cannot_be_meant_is_told_where_and_why() {
+    for (text, place, words) in [
+        ("limits: [{name: a, every: 1s}]", "2:10: limits[0]", "give one of requests, tokens, input_tokens"),
+        ("limits: [{name: a, requests: 1, tokens: 2, every: 1s}]", "2:41: limits[0].tokens", "an entry of its own"),
+        ("limits: [{name: a, requests: 1, every: 0s}]", "2:40: limits[0].every", "longer than nothing"),
+        ("limits: [{name: a, requests: 1, every: 60d}]", "2:40: limits[0].every", "use a budget"),
+        (
+            "limits: [{name: a, per: class, requests: 1, every: 1s, when_exceeded: queue}]",
+            "2:71: limits[0].when_exceeded",
+            "count per tenant or session",
+        ),
+        (
+            "limits: [{name: a, requests: 1, every: 1s, when_exceeded: {demote: low}}]",
+            "2:68: limits[0].when_exceeded.demote",
+            "there are: interactive, standard, batch",
+        ),
+        ("limits: [{name: a, requests: 1, every: 1s, pools: [x]}]", "2:52: limits[0].pools[0]", "there are: default"),
+        ("budgets: [{name: a, period: day}]", "2:11: budgets[0]", "give one of requests, tokens, service, money"),
+        ("budgets: [{name: a, tokens: 1, period: day, zone: Mars}]", "2:51: budgets[0].zone", "Europe/Berlin"),
+        ("budgets: [{name: a, money: 1, period: day}]", "2:28: budgets[0].money", "needs a price for every model"),
+        (
+            "budgets: [{name: a, tokens: 1, period: session, per: tenant}]",
+            "2:54: budgets[0].per",
+            "counts per session; leave this out",
+        ),
+        ("budgets: [{name: a, tokens: 1, period: day, warn_at: [90%, 80%]}]", "2:54: budgets[0].warn_at", "must rise"),
+        (
+            "budgets: [{name: a, tokens: 1, period: day}, {name: a, tokens: 2, period: day}]",
+            "2:53: budgets[1].name",
+            "given twice",
+        ),
+    ] {
+        let told = mistakes(&format!("version: 1\n{text}\n"));
+        assert!(told.starts_with(&format!("policy.yaml:{place}: ")) && told.contains(words), "{text}: {told}");
     }
 }

@@ -36,7 +36,7 @@ fn ask(gate: &Gate, tenant: &str, patience: Patience) -> Ask {
     };
     let tenant = TenantId::from(tenant);
     let selection = gate.policy().select(&tenant, None, "m").expect("every model is served");
-    let caller = Caller { tenant, session: None, agent: Agent::Lead, wished_class: None };
+    let caller = Caller { tenant, session: None, agent: Agent::Lead, user: None, task: None, wished_class: None };
     let (decision, arrived) = (gate.decision(), gate.clock().now());
     let input = Counted::exactly(Tokens::new(100));
     Ask { decision, dialect: "test", arrived, call, input, caller, selection, patience }

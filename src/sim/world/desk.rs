@@ -96,7 +96,7 @@ impl<'a> Desk<'a> {
             demands: demands.into(),
             returning: Vec::new(),
             policy: Arc::clone(&setup.policy),
-            core: Engine::new(Arc::clone(&setup.policy), Options { seed: setup.seed, slots }),
+            core: Engine::new(Arc::clone(&setup.policy), Options { seed: setup.seed, slots, ..Options::default() }),
             guesser: Guesser::new(setup.guess, setup.policy.cost.effort, setup.seed),
             ledger: Memory::new(),
             records: demands.iter().zip(0..).map(|(demand, id)| blank(demand, id)).collect(),
@@ -192,7 +192,11 @@ impl<'a> Desk<'a> {
                 tenant: demand.tenant.clone(),
                 session: demand.session.clone(),
             },
+            model: selection.model.clone(),
+            user: None,
+            task: None,
             weight: selection.weight,
+            tariff: selection.tariff,
             price: selection.price,
             expected: input.with_output(predicted),
             output_cap: demand.max_tokens,
@@ -348,6 +352,8 @@ impl<'a> Desk<'a> {
                     self.ledger.post(&entry);
                     self.log_booking(entry);
                 }
+                // The core makes none where nothing but itself keeps budgets.
+                Effect::Debit(_) => {}
                 Effect::Emit(event) => self.note(&event),
             }
         }
@@ -408,6 +414,8 @@ impl<'a> Desk<'a> {
             }
             Event::UnknownTicket { at, ticket } => self.fault(format!("{at:?} {ticket}: unknown to the core")),
             Event::Queued { .. }
+            | Event::Demoted { .. }
+            | Event::Shadowed { .. }
             | Event::Dispatched { .. }
             | Event::Charged { .. }
             | Event::Refused { .. }

@@ -8,12 +8,14 @@
 //! `/v1/queues`, never unreadiness, or one engine would take every replica of the gateway down with it.
 
 mod accuracy;
+mod budgets;
 mod decisions;
 mod explain;
 mod policy;
 mod rows;
 mod sessions;
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -34,9 +36,10 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tokio::sync::Semaphore;
 
+use crate::admission::Rule;
 use crate::observe::{BreakerGauge, Gauges, QueueGauge};
 use crate::shell::{Broken, Gate, Seen};
-use crate::units::{Span, TenantId};
+use crate::units::{Amount, Span, TenantId};
 
 use super::explain::Doors;
 use super::guard;
@@ -127,6 +130,7 @@ impl Admin {
             .route("/v1/decisions", get(decisions::list))
             .route("/v1/decisions/{id}", get(decisions::one))
             .route("/v1/accuracy", get(accuracy))
+            .route("/v1/budgets", get(budgets))
             .route("/metrics", get(metrics))
             .layer(middleware::from_fn_with_state(desk.clone(), check_token));
         let router =
@@ -208,6 +212,10 @@ async fn accuracy(State(desk): State<Arc<Desk>>) -> Response {
     shown(accuracy::rows(&desk.gate))
 }
 
+async fn budgets(State(desk): State<Arc<Desk>>) -> Response {
+    shown(budgets::rows(&desk.gate))
+}
+
 async fn metrics(State(desk): State<Arc<Desk>>) -> Response {
     // Counters are still worth having when the core is broken.
     let gauges = desk.gate.look(|seen| gauges(&seen)).unwrap_or_default();
@@ -233,6 +241,7 @@ fn gauges(seen: &Seen<'_>) -> Gauges {
     let output = seen.experience.predictor.overall();
     let input = seen.experience.calibration.overall();
     Gauges {
+        budgets: most_used(seen),
         queues: queues.collect(),
         pools: pools.collect(),
         breakers: breakers.collect(),
@@ -244,6 +253,20 @@ fn gauges(seen: &Seen<'_>) -> Gauges {
             ("counted_bias", input.counted.bias),
         ],
     }
+}
+
+/// Every budget, and the part of it used by whoever has used most.
+fn most_used(seen: &Seen<'_>) -> Vec<(Rule, f64)> {
+    let mut most = BTreeMap::new();
+    for account in seen.engine.budgets() {
+        let used: &mut Amount = most.entry(account.budget).or_default();
+        *used = account.used.max(*used);
+    }
+    let part = |(index, used): (u16, Amount)| {
+        let budget = &seen.policy.budgets[usize::from(index)];
+        (Rule::Budget(index), used.as_f64(budget.measure) / budget.amount.as_f64(budget.measure))
+    };
+    most.into_iter().map(part).collect()
 }
 
 async fn healthz(State(desk): State<Arc<Desk>>) -> Response {
@@ -263,8 +286,8 @@ async fn readyz(State(desk): State<Arc<Desk>>) -> Response {
 
 async fn unknown_path() -> Response {
     let paths = "/v1/tenants, /v1/tenants/{id}, /v1/sessions?tenant=, /v1/pools, /v1/queues, /v1/requests, \
-                 /v1/decisions, /v1/decisions/{id}, /v1/policy, /v1/explain (POST), /v1/accuracy, /metrics, /healthz, \
-                 /readyz";
+                 /v1/decisions, /v1/decisions/{id}, /v1/policy, /v1/explain (POST), /v1/accuracy, /v1/budgets, /metrics, \
+                 /healthz, /readyz";
     fault(StatusCode::NOT_FOUND, &format!("there is nothing here; there is {paths}"))
 }
 

@@ -14,7 +14,7 @@ use crate::units::TenantId;
 
 use super::super::answer::Refused;
 use super::super::dialect::Dialect;
-use super::super::identity::{Claims, Identified, IdentityError, below, identify_vouched};
+use super::super::identity::{Claims, Identified, IdentityError, NoClaims, below, identify_vouched};
 use super::super::paths::{self, Route};
 use super::coding::Coding;
 use super::patience;
@@ -75,7 +75,7 @@ pub(in crate::wire) fn enter(
 /// # Errors
 /// When it cannot be served here, asks for what does not exist here, or says what makes no sense.
 pub(in crate::wire) fn enter_as(policy: &Policy, head: RequestHead<'_>, tenant: TenantId) -> Result<Entered, Refused> {
-    enter_by(policy, head, || below(&policy.identity, tenant, head.headers))
+    enter_by(policy, head, || below(&policy.identity, tenant, head.headers, &NoClaims))
 }
 
 fn enter_by(

@@ -9,6 +9,7 @@
 //! | the body, within the memory that all bodies share | [`Memory`], [`decode`] |
 //! | what it asks for, where it goes, what it costs; whether and when | [`prepare`], [`Prepared::admit`] |
 //! | a request that costs nothing: where it goes | [`rename`] |
+//! | the head of the answer: what is left of the limits | [`mark`] |
 //! | the answer, watched and settled once | [`Admitted::meter`], [`Meter`] |
 //! | a refusal, counted, remembered and put into the caller's words | [`refuse`] |
 //! | what is remembered of all of it | [`came`], [`identified`], [`passed`], [`Passing`] |
@@ -33,7 +34,7 @@ pub(in crate::wire) use entrance::{Entered, RequestHead, Toll, enter, enter_as};
 pub(in crate::wire) use memory::{Kept, Memory};
 pub(in crate::wire) use meter::Meter;
 pub(in crate::wire) use prepare::{Admitted, Arrival, Prepared, prepare, read, rename};
-pub(in crate::wire) use record::{Passing, came, identified, passed, refuse};
+pub(in crate::wire) use record::{Passing, came, identified, mark, passed, refuse};
 
 /// What the names of our own headers begin with. They are read here or mean nothing, in either direction, so that
 /// nobody can speak for us.

@@ -129,7 +129,7 @@ impl Prepared {
         let Self { ask, encoding, form } = self;
         match gate.admit(ask).await {
             Ok(permit) => Ok(Admitted { permit, encoding, form }),
-            Err(Denied::Refused(refusal)) => Err(Refused::ByCore(refusal)),
+            Err(Denied::Refused(refusal)) => Err(Refused::ByCore(Box::new(refusal))),
             Err(Denied::Broken) => Err(Refused::Internal),
         }
     }
@@ -141,8 +141,8 @@ impl Admitted {
         self.permit.waited()
     }
 
-    /// How many more of its tenant and session may be in flight beside it.
-    pub(in crate::wire) fn left(&self) -> Left {
+    /// What is left of the limits that concern it.
+    pub(in crate::wire) fn left(&self) -> &Left {
         self.permit.left()
     }
 

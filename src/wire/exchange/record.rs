@@ -3,16 +3,18 @@
 //! Both doors say the same things at the same points of a request's life, so what is remembered does not depend on
 //! the door. Nothing here decides.
 
-use http::{Method, Response};
+use http::{HeaderMap, Method, Response};
 
 use crate::observe::decisions::{Answered, Came, Known};
 use crate::policy::model::Listener;
 use crate::shell::Gate;
 use crate::units::DecisionId;
 
-use super::super::answer::{Refused, tell_left};
+use super::super::answer::{self, Refused};
 use super::super::dialect::Voice;
 use super::super::identity::Identified;
+use super::super::left;
+use super::prepare::Admitted;
 
 /// A request came.
 pub(in crate::wire) fn came(gate: &Gate, decision: DecisionId, listener: Listener, method: &Method, path: &str) {
@@ -39,6 +41,20 @@ pub(in crate::wire) fn identified(gate: &Gate, decision: DecisionId, identified:
     gate.decisions().identified(decision.request, known);
 }
 
+/// Marks the answer to a request that was let through: which decision it was, how long it had waited, and what is left
+/// of the limits that concern it.
+pub(in crate::wire) fn mark(
+    headers: &mut HeaderMap,
+    gate: &Gate,
+    decision: DecisionId,
+    voice: Voice,
+    admitted: &Admitted,
+) {
+    answer::mark_admitted(headers, decision, admitted.waited());
+    let now = gate.clock().calendar().at(gate.clock().now());
+    left::tell(headers, admitted.left(), gate.policy(), voice, now);
+}
+
 /// Counts a refusal that the core did not make, remembers any, and puts it into the caller's words.
 pub(in crate::wire) fn refuse(gate: &Gate, decision: DecisionId, voice: Voice, refused: &Refused) -> Response<String> {
     let (code, now) = (refused.code(), gate.clock().now());
@@ -47,10 +63,8 @@ pub(in crate::wire) fn refuse(gate: &Gate, decision: DecisionId, voice: Voice, r
         tracing::debug!(target: "tallygate::decision", %decision, reason = code, "answered by the door");
     }
     let mut answer = refused.answer(decision, now, voice);
-    if let Refused::ByCore(refusal) = refused
-        && let Ok(left) = gate.look(|seen| seen.engine.left(&refusal.subject))
-    {
-        tell_left(answer.headers_mut(), &left);
+    if let Refused::ByCore(refusal) = refused {
+        left::tell(answer.headers_mut(), &refusal.left, gate.policy(), voice, gate.clock().calendar().at(now));
     }
     let (words, retry_after) = (refused.words().into(), refused.told_wait(decision, now));
     let answered = Answered { at: now, status: answer.status(), code, words, retry_after };

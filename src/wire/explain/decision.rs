@@ -31,6 +31,9 @@ pub(in crate::wire) struct Decision {
     request: Option<Request>,
     quote: Option<Quote>,
     on_arrival: Option<Found>,
+    demoted: Option<Demoted>,
+    /// The limits and budgets in shadow that would have refused it.
+    shadowed_by: Vec<String>,
     refusal: Option<Refusal>,
     life: Life,
     settled: Option<End>,
@@ -134,12 +137,31 @@ enum Numbers {
     Size { input_tokens: u64, most: u64 },
     Retries { retries: u32, allowed: u32 },
     Breaker { level: &'static str, left_s: f64 },
+    Rule { name: String, per: Option<&'static str>, unit: &'static str, asked: f64, left: Option<f64>, most: f64 },
     Drain { draining: bool },
 }
 
-impl From<Reason> for Numbers {
-    fn from(reason: Reason) -> Self {
+impl Numbers {
+    fn of(policy: &Policy, reason: Reason) -> Self {
+        let named = |rule| words::rule_name(policy, rule).to_owned();
         match reason {
+            Reason::BeyondBurst { rule, measure, asked, burst } => Self::Rule {
+                name: named(rule),
+                per: None,
+                unit: measure.name(),
+                asked: asked.as_f64(measure),
+                left: None,
+                most: burst.as_f64(measure),
+            },
+            Reason::RateLimited { rule, per, measure, asked, left, burst: most }
+            | Reason::BudgetSpent { rule, per, measure, asked, left, amount: most } => Self::Rule {
+                name: named(rule),
+                per: Some(per.name()),
+                unit: measure.name(),
+                asked: asked.as_f64(measure),
+                left: Some(left.as_f64(measure)),
+                most: most.as_f64(measure),
+            },
             Reason::QueueFull { level, unit, cap, queued, asked, displaced } => {
                 Self::Queue { level: level.name(), unit: unit.name(), cap, queued, asked, displaced }
             }
@@ -153,6 +175,15 @@ impl From<Reason> for Numbers {
             Reason::Draining => Self::Drain { draining: true },
         }
     }
+}
+
+/// That a limit or a budget sent it to another class.
+#[derive(Debug, Serialize)]
+struct Demoted {
+    from: String,
+    to: String,
+    by: String,
+    key: String,
 }
 
 /// Moments of its life, in seconds from its arrival.
@@ -227,6 +258,13 @@ pub(in crate::wire) fn decision(gate: &Gate, record: &Record) -> Decision {
         request: record.asked.as_ref().map(|asked| request(policy, asked)),
         quote: record.asked.as_ref().map(|asked| Quote::new(&quoted(asked))),
         on_arrival: on_arrival(policy, record),
+        demoted: record.demotion.map(|demotion| Demoted {
+            from: policy.classes[demotion.from.index()].name.to_string(),
+            to: policy.classes[demotion.to.index()].name.to_string(),
+            by: words::rule_name(policy, demotion.rule).to_owned(),
+            key: words::rule_key(demotion.rule),
+        }),
+        shadowed_by: record.shadowed.iter().map(|rule| words::rule_name(policy, *rule).to_owned()).collect(),
         refusal: refusal(gate, record),
         life: Life {
             queued_s: record.queued_at.map(from_arrival),
@@ -376,7 +414,7 @@ fn refusal(gate: &Gate, record: &Record) -> Option<Refusal> {
         Retry::Never => ("never", None),
     };
     Some(Refusal {
-        numbers: refused.refusal.reason.into(),
+        numbers: Numbers::of(gate.policy(), refused.refusal.reason),
         after_s: refused.at.since(record.came.at).as_secs_f64(),
         waited_s: refused.waited.as_secs_f64(),
         retry,
@@ -409,7 +447,7 @@ fn quoted(asked: &Asked) -> Quoted {
         counting: asked.counting,
         expected: asked.expected,
         output_cap: asked.output_cap,
-        explained: asked.explained,
+        explained: asked.explained.clone(),
     }
 }
 

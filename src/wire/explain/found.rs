@@ -3,13 +3,14 @@
 use serde::Serialize;
 
 use crate::admission::{
-    BreakerFound, BreakerStage, Explanation, Finding, Fullness, Gate, Objection, Prospect, QueueFound, RetriesFound,
-    RetryCount, Size, Standing, Subject, Try, Wait, WaitFound, WindowFound,
+    Explanation, Finding, Fullness, Gate, Objection, Prospect, QueueFound, RuleFound, Size, Standing, Subject, Wait,
+    WaitFound, WindowFound,
 };
 use crate::policy::Policy;
-use crate::units::{Instant, Limit, Span, Tokens, VirtualTokens};
+use crate::units::{Limit, Span, Tokens, VirtualTokens};
 
 use super::super::exact::{exact, exact_or_null};
+use super::overload::{self, BreakerRow, RetriesRow};
 use super::words::{self, Deadline};
 
 /// Everything the core says of a request.
@@ -20,6 +21,8 @@ pub(super) struct Found {
     reason: Option<&'static str>,
     says: String,
     what_would_let_it_in: Option<String>,
+    /// The class it competes in instead of the one it asked for, where a limit or a budget says so.
+    demoted_to: Option<String>,
     gates: Vec<GateRow>,
     window: WindowRow,
     fanout: FanoutRow,
@@ -43,22 +46,30 @@ struct GateRow {
 #[serde(untagged)]
 enum Numbers {
     Drain { draining: bool },
-    Retries { which: &'static str, retries: Option<u32>, allowed: Option<u32> },
+    Retries(RetriesRow),
     Breaker(BreakerRow),
     Size { input_tokens: u64, most: Option<u64>, key: String },
+    Rules { rules: Vec<RuleRow> },
     Queue { at_once: bool, displaces: u32, caps: Vec<CapRow> },
     Wait(WaitRow),
 }
 
+/// How a limit or a budget stands.
 #[derive(Debug, Serialize)]
-struct BreakerRow {
+struct RuleRow {
     key: String,
-    /// How the upstream is treated; nothing where the pool has no breaker.
-    pool: Option<&'static str>,
-    /// How the tenant's requests are, beyond that.
-    tenant: Option<&'static str>,
-    /// For how long nothing of its is let through, where that is known.
-    shut_for_s: Option<f64>,
+    name: String,
+    per: &'static str,
+    unit: &'static str,
+    /// What the request is expected to take of it.
+    asked: f64,
+    /// What is left of it; less than nothing where there is a debt.
+    left: f64,
+    /// The most there can be at once.
+    most: f64,
+    exceeded: bool,
+    /// How long until the request would not exceed it; nothing where no time helps.
+    allowed_in_s: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -82,6 +93,8 @@ struct WaitRow {
     weights_of_all: f64,
     #[serde(serialize_with = "exact_or_null")]
     rate_per_s: Option<VirtualTokens>,
+    /// How long limits whose requests wait would hold it back.
+    held_by_limits_s: f64,
     predicted_s: Option<f64>,
     allowed_s: Option<f64>,
     allowed_by: String,
@@ -135,6 +148,7 @@ struct StandingRow {
 
 /// What the core says, put into words for a subject of a policy.
 pub(super) fn found(policy: &Policy, subject: &Subject, explained: &Explanation, patience: Patience) -> Found {
+    let subject = &competing(subject, explained);
     let deadline = patience.deadline(explained);
     let (verdict, objection) = match explained.prospect() {
         Prospect::Dispatched => ("dispatched", None),
@@ -148,7 +162,8 @@ pub(super) fn found(policy: &Policy, subject: &Subject, explained: &Explanation,
         says,
         what_would_let_it_in: objection
             .map(|objection| words::by_core(policy, subject, &objection.reason, deadline).words),
-        gates: explained.objections().map(|(gate, _)| row(gate, subject, explained, deadline)).collect(),
+        demoted_to: explained.demotion.map(|demotion| policy.classes[demotion.to.index()].name.to_string()),
+        gates: explained.objections().map(|(gate, _)| row(policy, gate, subject, explained, deadline)).collect(),
         window: window(subject, &explained.window),
         fanout: fanout(explained),
         turn: turn(explained),
@@ -159,10 +174,17 @@ pub(super) fn found(policy: &Policy, subject: &Subject, explained: &Explanation,
 pub(super) fn key(policy: &Policy, subject: &Subject, explained: &Explanation, patience: Patience) -> Option<String> {
     match explained.prospect() {
         Prospect::Refused(objection) => {
+            let subject = &competing(subject, explained);
             words::by_core(policy, subject, &objection.reason, patience.deadline(explained)).key
         }
         Prospect::Dispatched | Prospect::Queued => None,
     }
+}
+
+/// The subject in the class it competes in.
+fn competing(subject: &Subject, explained: &Explanation) -> Subject {
+    let class = explained.demotion.map_or(subject.class, |demotion| demotion.to);
+    Subject { class, ..subject.clone() }
 }
 
 impl Found {
@@ -213,7 +235,7 @@ fn going(explained: &Explanation) -> String {
     }
 }
 
-fn row(gate: Gate, subject: &Subject, explained: &Explanation, deadline: Deadline) -> GateRow {
+fn row(policy: &Policy, gate: Gate, subject: &Subject, explained: &Explanation, deadline: Deadline) -> GateRow {
     let (name, objection, says, numbers) = match gate {
         Gate::Drain => {
             let Finding { found: draining, objection } = explained.drain;
@@ -222,18 +244,28 @@ fn row(gate: Gate, subject: &Subject, explained: &Explanation, deadline: Deadlin
         }
         Gate::Retries => {
             let Finding { found, objection } = explained.retries;
-            let (says, numbers) = retries(found);
-            ("retries", objection, says, numbers)
+            let (says, row) = overload::retries(found);
+            ("retries", objection, says, Numbers::Retries(row))
         }
         Gate::Breaker => {
             let Finding { found, objection } = explained.breaker;
-            let (says, numbers) = breaker(subject, found, explained.at);
-            ("breaker", objection, says, numbers)
+            let (says, row) = overload::breaker(subject, found, explained.at);
+            ("breaker", objection, says, Numbers::Breaker(row))
         }
         Gate::Size => {
             let Finding { found, objection } = explained.size;
             let (says, numbers) = size(subject, found);
             ("size", objection, says, numbers)
+        }
+        Gate::Rates => {
+            let Finding { found, objection } = &explained.rates;
+            let (says, numbers) = rules(policy, found, "limit");
+            ("rates", *objection, says, numbers)
+        }
+        Gate::Budgets => {
+            let Finding { found, objection } = &explained.budgets;
+            let (says, numbers) = rules(policy, found, "budget");
+            ("budgets", *objection, says, numbers)
         }
         Gate::Queue => {
             let Finding { found, objection } = &explained.queue;
@@ -264,50 +296,6 @@ fn retry_after(objection: Objection) -> Option<f64> {
     }
 }
 
-fn retries(found: RetriesFound) -> (String, Numbers) {
-    let (which, is) = match found.which {
-        Try::First => ("first", "it does not say that it is a retry"),
-        Try::Told => ("told", "it comes back since it was told to, which is no retry"),
-        Try::Again => ("again", "it says that it is a retry"),
-    };
-    let says = match found.budget {
-        Some(RetryCount { retries, allowed }) => {
-            format!("{is}; its tenant had {retries} retries in the last minute, of at most {allowed} (retries)")
-        }
-        None => format!("{is}; how many there may be is not limited (no retries)"),
-    };
-    let (retries, allowed) = (found.budget.map(|count| count.retries), found.budget.map(|count| count.allowed));
-    (says, Numbers::Retries { which, retries, allowed })
-}
-
-fn breaker(subject: &Subject, found: BreakerFound, now: Instant) -> (String, Numbers) {
-    let key = words::breaker_key(subject.pool);
-    let left = [found.pool, found.tenant].into_iter().filter_map(BreakerStage::until).max();
-    let left = left.map(|until| until.since(now));
-    let says = match (found.watched, found.tenant, found.pool) {
-        (false, _, _) => format!("whether the upstream fails is not watched (no {key})"),
-        (true, BreakerStage::Serving, stage) => format!("the upstream is {} ({key})", how(stage, now)),
-        (true, own, stage) => format!(
-            "the upstream is {}, and what it gets of this tenant's requests is {} ({key})",
-            how(stage, now),
-            how(own, now)
-        ),
-    };
-    let name = |stage: BreakerStage| found.watched.then(|| stage.name());
-    let shut_for_s = left.map(Span::as_secs_f64);
-    (says, Numbers::Breaker(BreakerRow { key, pool: name(found.pool), tenant: name(found.tenant), shut_for_s }))
-}
-
-fn how(stage: BreakerStage, now: Instant) -> String {
-    match stage {
-        BreakerStage::Serving => "sent whatever fits".into(),
-        BreakerStage::Returning { most } => format!("well again, and sent at most {most} at once for now"),
-        BreakerStage::Paused { until } => format!("sent nothing for {}, since a budget is spent", until.since(now)),
-        BreakerStage::Tripped { until } => format!("sent nothing for {}, since it failed", until.since(now)),
-        BreakerStage::Probing => "tried with one request at a time".into(),
-    }
-}
-
 fn size(subject: &Subject, found: Size) -> (String, Numbers) {
     let key = words::size_key(subject.pool);
     let most = found.most.cap();
@@ -316,6 +304,29 @@ fn size(subject: &Subject, found: Size) -> (String, Numbers) {
         None => format!("its input is {} tokens, and there is no limit", found.input),
     };
     (says, Numbers::Size { input_tokens: found.input.get(), most: most.map(Tokens::get), key })
+}
+
+fn rules(policy: &Policy, found: &[RuleFound], what: &str) -> (String, Numbers) {
+    let exceeded: Vec<&str> =
+        found.iter().filter(|rule| rule.exceeded).map(|rule| words::rule_name(policy, rule.rule)).collect();
+    let says = match (found.len(), exceeded.len()) {
+        (0, _) => format!("no {what} concerns it"),
+        (1, 0) => format!("the one {what} that concerns it allows it"),
+        (count, 0) => format!("all {count} {what}s that concern it allow it"),
+        (_, _) => format!("it exceeds the {what} {}, which does not refuse for it", exceeded.join(" and ")),
+    };
+    let row = |rule: &RuleFound| RuleRow {
+        key: words::rule_key(rule.rule),
+        name: words::rule_name(policy, rule.rule).to_owned(),
+        per: rule.per.name(),
+        unit: rule.measure.name(),
+        asked: rule.asked.as_f64(rule.measure),
+        left: rule.left.as_f64(rule.measure),
+        most: rule.most.as_f64(rule.measure),
+        exceeded: rule.exceeded,
+        allowed_in_s: rule.wait.map(Span::as_secs_f64),
+    };
+    (says, Numbers::Rules { rules: found.iter().map(row).collect() })
 }
 
 fn queue(subject: &Subject, found: &QueueFound) -> (String, Numbers) {
@@ -352,6 +363,9 @@ fn wait(subject: &Subject, found: WaitFound, deadline: Deadline, at_once: bool) 
     let ahead = found.ahead;
     let says = match (at_once, found.rate, found.predicted) {
         (true, _, _) => "it need not wait".into(),
+        (false, _, _) if found.held > Span::ZERO => {
+            format!("a limit of its own holds it back for about {}; {allowed}", found.held)
+        }
         (false, Some(rate), Some(predicted)) => format!(
             "at most {ahead} virtual tokens go before it, and its class is served {rate} a second: about {predicted}; \
              {allowed}"
@@ -367,6 +381,7 @@ fn wait(subject: &Subject, found: WaitFound, deadline: Deadline, at_once: bool) 
         weight: thousandths(found.weight),
         weights_of_all: thousandths(found.weights),
         rate_per_s: found.rate,
+        held_by_limits_s: found.held.as_secs_f64(),
         predicted_s: found.predicted.map(Span::as_secs_f64),
         allowed_s: found.allowed.cap().map(Span::as_secs_f64),
         allowed_by,

@@ -1,8 +1,9 @@
 //! What would have let a request in, in words a newcomer can act on: the policy's key that holds the limit, what it
 //! says now, and what the client could do instead.
 
-use crate::admission::{Level, Reason, Subject, Unit, Until};
+use crate::admission::{Level, Reason, Rule, Subject, Unit, Until};
 use crate::policy::Policy;
+use crate::policy::model::Period;
 use crate::units::{ClassIndex, PoolIndex, Span, TenantId};
 
 /// What would have let a request in.
@@ -106,25 +107,36 @@ pub(super) fn by_core(policy: &Policy, subject: &Subject, reason: &Reason, deadl
             );
             Advice { key: Some(key), words }
         }
-        Reason::RetryBudget { retries, allowed } => {
+        Reason::RetryBudget { retries, allowed } => retry_budget(retries, allowed),
+        Reason::BreakerTripped { level, left } => breaker_tripped(subject.pool, level, left),
+        Reason::BeyondBurst { rule, measure, asked, burst } => {
+            let (key, burst) = (amount_key(policy, rule), burst.of(measure));
             let words = format!(
-                "Fewer retries: {retries} of this tenant's in the last minute, and {allowed} may be, which is retries.floor \
-                 and a retries.ratio of what ended well in it. A first try, or coming back when this answer says, is no \
-                 retry."
+                "A request whose input comes to less, or a {key} of {} or more (now {burst}). Trying the same again never \
+                 helps.",
+                asked.of(measure)
             );
-            Advice { key: Some("retries".into()), words }
+            Advice { key: Some(key), words }
         }
-        Reason::BreakerTripped { level, left } => {
-            let key = breaker_key(subject.pool);
-            let whose = match level {
-                Level::Tenant => "this tenant's requests, and no other's, were failed by the upstream",
-                Level::Session | Level::Class | Level::Pool => {
-                    "requests of several tenants were failed by the upstream"
-                }
-            };
+        Reason::RateLimited { rule, per, measure, asked, left, .. } => {
+            let (key, missing) = (rule_key(rule), (asked - left).of(measure));
             let words = format!(
-                "Coming back in {left} or later: {whose}, as {key} counts. An upstream that is well again is found out \
-                 with one request at a time."
+                "Waiting until {missing} more may be used, which the time to come back tells; a smaller request, or a \
+                 smaller max_tokens where the answer is what weighs; less use by {} before it; or a higher {} (\"{}\").",
+                per.whose(),
+                amount_key(policy, rule),
+                rule_name(policy, rule)
+            );
+            Advice { key: Some(key), words }
+        }
+        Reason::BudgetSpent { rule, per, measure, asked, left, .. } => {
+            let (key, missing) = (rule_key(rule), (asked - left).of(measure));
+            let words = format!(
+                "{missing} more in the budget \"{}\" that {} has, by a higher {}{}; or a request that takes less.",
+                rule_name(policy, rule),
+                per.whose(),
+                amount_key(policy, rule),
+                next_period(policy, rule)
             );
             Advice { key: Some(key), words }
         }
@@ -135,6 +147,64 @@ pub(super) fn by_core(policy: &Policy, subject: &Subject, reason: &Reason, deadl
                 .into(),
         },
     }
+}
+
+/// The key of a limit or a budget.
+pub(super) fn rule_key(rule: Rule) -> String {
+    match rule {
+        Rule::Limit(index) => format!("limits[{index}]"),
+        Rule::Budget(index) => format!("budgets[{index}]"),
+    }
+}
+
+/// The key that says how much of it there can be at once.
+fn amount_key(policy: &Policy, rule: Rule) -> String {
+    let key = rule_key(rule);
+    match rule {
+        Rule::Limit(index) if policy.limits[usize::from(index)].burst != policy.limits[usize::from(index)].amount => {
+            format!("{key}.burst")
+        }
+        Rule::Limit(index) => format!("{key}.{}", policy.limits[usize::from(index)].measure.name()),
+        Rule::Budget(index) => format!("{key}.{}", policy.budgets[usize::from(index)].measure.name()),
+    }
+}
+
+/// What the policy calls it.
+pub(super) fn rule_name(policy: &Policy, rule: Rule) -> &str {
+    match rule {
+        Rule::Limit(index) => &policy.limits[usize::from(index)].name,
+        Rule::Budget(index) => &policy.budgets[usize::from(index)].name,
+    }
+}
+
+fn next_period(policy: &Policy, rule: Rule) -> String {
+    match rule {
+        Rule::Budget(index) if policy.budgets[usize::from(index)].period != Period::Lifetime => {
+            format!(", or the next {}", policy.budgets[usize::from(index)].period.name())
+        }
+        Rule::Budget(_) | Rule::Limit(_) => String::new(),
+    }
+}
+
+fn retry_budget(retries: u32, allowed: u32) -> Advice {
+    let words = format!(
+        "Fewer retries: {retries} of this tenant's in the last minute, and {allowed} may be, which is retries.floor and a \
+         retries.ratio of what ended well in it. A first try, or coming back when this answer says, is no retry."
+    );
+    Advice { key: Some("retries".into()), words }
+}
+
+fn breaker_tripped(pool: PoolIndex, level: Level, left: Span) -> Advice {
+    let key = breaker_key(pool);
+    let whose = match level {
+        Level::Tenant => "this tenant's requests, and no other's, were failed by the upstream",
+        Level::Session | Level::Class | Level::Pool => "requests of several tenants were failed by the upstream",
+    };
+    let words = format!(
+        "Coming back in {left} or later: {whose}, as {key} counts. An upstream that is well again is found out with one \
+         request at a time."
+    );
+    Advice { key: Some(key), words }
 }
 
 fn waited(subject: &Subject, deadline: Deadline, limit: &str, sooner: &str) -> Advice {
@@ -262,7 +332,8 @@ mod tests {
     use crate::policy;
 
     /// What the core refuses with; its advice is made from the reason itself.
-    const OF_THE_CORE: [&str; 4] = ["wait_too_long", "retry_budget", "breaker_tripped", "draining"];
+    const OF_THE_CORE: [&str; 6] =
+        ["wait_too_long", "draining", "rate_limited", "budget_spent", "retry_budget", "breaker_tripped"];
 
     #[test]
     fn every_reason_that_the_readme_tells_has_advice_of_its_own() {

@@ -221,8 +221,7 @@ impl Life {
             return Err(refused);
         }
         let mut set = HeaderMap::new();
-        answer::mark_admitted(&mut set, self.decision, admitted.waited());
-        answer::tell_left(&mut set, &admitted.left());
+        exchange::mark(&mut set, &self.gate, self.decision, self.voice, &admitted);
         let mut meter = admitted.meter(head.status, &head.headers);
         if meter.shortens() {
             // What is hidden makes it shorter than the upstream said.

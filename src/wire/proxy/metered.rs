@@ -8,8 +8,9 @@ use hyper::body::Incoming;
 use crate::admission::Outcome;
 use crate::units::DecisionId;
 
-use super::super::answer::{self, Refused};
-use super::super::exchange::{Admitted, Arrival, Coding, prepare};
+use super::super::answer::Refused;
+use super::super::dialect::Voice;
+use super::super::exchange::{Admitted, Arrival, Coding, mark, prepare};
 use super::super::server::Body;
 use super::observed::{self, Framing};
 use super::{Proxy, UpstreamError, headers};
@@ -34,10 +35,11 @@ impl Proxy {
         let pool = prepared.pool();
         let mut admitted = prepared.admit(&self.gate).await?;
 
+        let voice = Voice::of(head.uri.path(), &head.headers);
         let onward = self.onward(pool, &head, by_key, body);
         admitted.sent();
         match self.upstream.send(onward, self.settings.begin_within).await {
-            Ok(response) => Ok(self.answer(decision, admitted, response)),
+            Ok(response) => Ok(self.answer(decision, voice, admitted, response)),
             Err(error) => {
                 admitted.unanswered(match error {
                     UpstreamError::Unreachable(_) => Outcome::UpstreamFailed,
@@ -49,12 +51,17 @@ impl Proxy {
     }
 
     /// Passes the answer on, watched to its end by the permit's side.
-    fn answer(&self, decision: DecisionId, admitted: Admitted, response: Response<Incoming>) -> Response<Body> {
+    fn answer(
+        &self,
+        decision: DecisionId,
+        voice: Voice,
+        admitted: Admitted,
+        response: Response<Incoming>,
+    ) -> Response<Body> {
         let (mut head, body) = response.into_parts();
         let framing = Framing::of(&head);
         headers::clean_answer(&mut head.headers);
-        answer::mark_admitted(&mut head.headers, decision, admitted.waited());
-        answer::tell_left(&mut head.headers, &admitted.left());
+        mark(&mut head.headers, &self.gate, decision, voice, &admitted);
         let meter = admitted.meter(head.status, &head.headers);
         if meter.shortens() {
             // What is hidden makes it shorter than the upstream said.

@@ -8,6 +8,7 @@ mod crowd;
 mod endings;
 mod envoy;
 mod fanout;
+mod limits;
 mod passing;
 mod proxy;
 mod recorded;

@@ -1,0 +1,93 @@
+//! Rates whose requests wait: whom they hold back, and for how long.
+//!
+//! Such a rate is charged when a request is dispatched. Until then what waits is only counted, so that a newcomer can be
+//! told how long it would wait behind it. Who is skipped for it is [`own`](super::super::own)'s to say.
+
+use crate::policy::model::{Exceeded, Per};
+use crate::units::{Amount, Instant, Span, UnixTime};
+
+use super::super::refusal::Reason;
+use super::super::request::Request;
+use super::super::rule::{Owner, Rule};
+use super::{Hold, Holds, Limits, asked};
+
+impl Limits {
+    /// Every rate whose requests wait and that concerns this one, and whose use it counts as.
+    fn queues_of<'a>(&'a self, request: &'a Request) -> impl Iterator<Item = (u16, Owner)> + 'a {
+        let queues = self.rates_of(request).filter(|(_, exceeded, _)| *exceeded == Exceeded::Queue);
+        queues.map(|(index, _, owner)| (index, owner))
+    }
+
+    /// Until when rates of this kind whose requests wait hold one back, if they do.
+    pub(in super::super) fn held_until(&self, now: Instant, request: &Request, per: Per) -> Option<Instant> {
+        let of_kind = self.queues_of(request).filter(|(index, _)| self.policy.limits[usize::from(*index)].per == per);
+        let waits = of_kind.map(|(index, owner)| {
+            let asked = asked(self.policy.limits[usize::from(index)].measure, request);
+            self.rates[usize::from(index)].wait(&owner, now, Amount::ZERO, asked)
+        });
+        waits.max().filter(|wait| *wait > Span::ZERO).map(|wait| now + wait)
+    }
+
+    /// How long rates whose requests wait would have a newcomer wait behind what already does, and which of them.
+    pub(in super::super) fn queued_wait(&self, now: Instant, request: &Request) -> Option<(Span, Reason)> {
+        let waits = self.queues_of(request).map(|(index, owner)| {
+            let (rate, buckets) = (&self.policy.limits[usize::from(index)], &self.rates[usize::from(index)]);
+            let (per, measure, rule) = (rate.per, rate.measure, Rule::Limit(index));
+            let (asked, left) = (asked(measure, request), buckets.left(&owner, now));
+            let before = self.waiting.get(&(index, owner.clone())).copied().unwrap_or_default();
+            let reason = Reason::RateLimited { rule, per, measure, asked, left: left - before, burst: rate.burst };
+            (buckets.wait(&owner, now, before, asked), reason)
+        });
+        waits.max_by_key(|(wait, _)| *wait).filter(|(wait, _)| *wait > Span::ZERO)
+    }
+
+    /// A request waits.
+    pub(in super::super) fn joins(&mut self, request: &Request) {
+        self.count_waiting(request, |waiting, asked| waiting + asked);
+    }
+
+    /// A request no longer waits.
+    pub(in super::super) fn leaves(&mut self, request: &Request) {
+        self.count_waiting(request, |waiting, asked| waiting - asked);
+    }
+
+    fn count_waiting(&mut self, request: &Request, change: impl Fn(Amount, Amount) -> Amount) {
+        if self.policy.limits.is_empty() {
+            return;
+        }
+        let queues: Vec<_> = self.queues_of(request).collect();
+        for (index, owner) in queues {
+            let asked = asked(self.policy.limits[usize::from(index)].measure, request);
+            let key = (index, owner);
+            let waiting = change(self.waiting.get(&key).copied().unwrap_or_default(), asked);
+            if waiting.is_positive() {
+                self.waiting.insert(key, waiting);
+            } else {
+                self.waiting.remove(&key);
+            }
+        }
+    }
+
+    /// Takes, of rates whose requests wait, what one that is dispatched is expected to use. Whether there are any.
+    pub(in super::super) fn hold_dispatched(&mut self, now: Instant, request: &Request, holds: &mut Holds) -> bool {
+        if self.policy.limits.is_empty() {
+            return false;
+        }
+        let queues: Vec<_> = self.queues_of(request).collect();
+        let any = !queues.is_empty();
+        for (index, owner) in queues {
+            let amount = asked(self.policy.limits[usize::from(index)].measure, request);
+            let taking = self.rates[usize::from(index)].take(&owner, now, amount);
+            holds.push(Hold { rule: Rule::Limit(index), owner, period: UnixTime::default(), taking, amount });
+        }
+        any
+    }
+
+    /// Whether a change of what is held may hold others back, or no longer.
+    pub(in super::super) fn holds_back(&self, holds: &Holds) -> bool {
+        holds.iter().any(|hold| match hold.rule {
+            Rule::Limit(index) => self.policy.limits[usize::from(index)].exceeded == Exceeded::Queue,
+            Rule::Budget(_) => false,
+        })
+    }
+}
