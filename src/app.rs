@@ -94,6 +94,7 @@ impl App {
         let Remember { most, bytes } = settings.decisions;
         let decisions = Decisions::new(Keep { most, bytes });
         let gate = Gate::start(policy, metrics, decisions, seed(), epoch());
+        gate.watch_engines(seed()).map_err(|error| anyhow!(error))?;
         let token = settings.admin_token.as_ref().map(|secret| Token::new(secret.reveal().trim()));
         let about = About {
             policy: InForce { path: settings.policy.clone(), written, loaded_at: gate.clock().now() },

@@ -5,6 +5,7 @@ pub mod app;
 pub mod cli;
 pub mod costing;
 pub mod demo;
+pub mod engines;
 pub mod ledger;
 pub mod observe;
 pub mod policy;

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use crate::plan::Shot;
 use crate::record::{Outcome, Record};
+use crate::retry::Told;
 
 /// The most read of an answer that is not a stream.
 const MOST_BODY: usize = 16 << 20;
@@ -68,9 +69,17 @@ impl Target {
     /// stops waiting still has what was seen so far.
     pub(crate) async fn fire(&self, shot: &Shot, record: &mut Record) {
         record.sent = Some(self.now());
-        let ended = self.exchange(shot, record).await;
+        let ended = match shot.sender.gives_up_after {
+            // Dropping the exchange closes its connection, as a client that gives up does.
+            Some(patience) => tokio::time::timeout(patience, self.exchange(shot, record)).await,
+            None => Ok(self.exchange(shot, record).await),
+        };
         record.ended = Some(self.now());
-        record.outcome = ended.unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
+        record.outcome = match ended {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(error)) => Outcome::Failed(format!("{error:#}")),
+            Err(_) => Outcome::GaveUp,
+        };
     }
 
     async fn exchange(&self, shot: &Shot, record: &mut Record) -> anyhow::Result<Outcome> {
@@ -80,6 +89,7 @@ impl Target {
             .and_then(|ms| ms.parse().ok())
             .map(|ms: f64| Duration::from_secs_f64(ms.max(0.0) / 1e3));
         record.retry_after = text("retry-after");
+        record.told = Told::read(response.headers());
         let status = response.status();
         if status != StatusCode::OK {
             let body = whole(response.into_body()).await.unwrap_or_default();
@@ -109,7 +119,9 @@ impl Target {
             body["stream"] = json!(true);
             body["stream_options"] = json!({"include_usage": true});
         }
-        let mut request = Request::post(&self.uri).header(header::CONTENT_TYPE, "application/json");
+        let mut request = Request::post(&self.uri)
+            .header(header::CONTENT_TYPE, "application/json")
+            .header("x-stainless-retry-count", shot.attempt);
         request = match &shot.sender.api_key {
             Some(key) => request.header(header::AUTHORIZATION, format!("Bearer {key}")),
             None => request.header("x-tenant-id", &shot.sender.tenant),
@@ -206,9 +218,8 @@ mod tests {
     use crate::plan::{Sender, Shot};
 
     fn record() -> Record {
-        let sender =
-            Sender { tenant: "a".into(), api_key: None, session: None, class: None, streamed: true, background: false };
-        Record::new(&Shot { at: Duration::ZERO, sender: Arc::new(sender), input: 5, output: 2 }, true)
+        let sender = Sender::plain("a".into(), None);
+        Record::new(&Shot { at: Duration::ZERO, sender: Arc::new(sender), input: 5, output: 2, attempt: 0 }, true)
     }
 
     #[test]

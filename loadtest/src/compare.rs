@@ -140,8 +140,8 @@ async fn one(
         Through::Proxy => None,
         Through::Envoy => {
             let (program, config) = (arguments.envoy.as_path(), arguments.envoy_config.as_path());
-            let (upstream, grpc) = (engine.address(), gateway.grpc());
-            Some(Front::start(&Setup { program, config, upstream, grpc, folder: &folder }).await?)
+            let (upstream, grpc) = (engine.address(), Some(gateway.grpc()));
+            Some(Front::start(&Setup { program, config, upstream, grpc, numbers: Vec::new(), folder: &folder }).await?)
         }
     };
     let url = front.as_ref().map_or_else(|| gateway.url(), Front::url);

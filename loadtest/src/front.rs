@@ -14,7 +14,7 @@ use crate::gateway::{free_address, get};
 /// How long Envoy may take to become ready.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
-/// The ports of the configuration, as it is shipped.
+/// The ports of a configuration, as it is shipped: its listener, its admin, the upstream and the gateway's gRPC.
 const PORTS: [u16; 4] = [10_000, 9_901, 8_000, 9_001];
 
 /// What is started, and between what.
@@ -26,8 +26,10 @@ pub(crate) struct Setup<'a> {
     pub(crate) config: &'a Path,
     /// Where the engine listens.
     pub(crate) upstream: SocketAddr,
-    /// Where the gateway's gRPC server listens.
-    pub(crate) grpc: SocketAddr,
+    /// Where the gateway's gRPC server listens, in a configuration that asks it.
+    pub(crate) grpc: Option<SocketAddr>,
+    /// Numbers to be put in place of those that are shipped, each as the text around it.
+    pub(crate) numbers: Vec<(&'a str, String)>,
     /// Where its configuration and its log go.
     pub(crate) folder: &'a Path,
 }
@@ -45,7 +47,8 @@ impl Front {
         let (listener, admin) = (free_address()?, free_address()?);
         let shipped =
             std::fs::read_to_string(setup.config).with_context(|| format!("cannot read {}", setup.config.display()))?;
-        let config = with_ports(&shipped, [listener, admin, setup.upstream, setup.grpc])?;
+        let addresses = [Some(listener), Some(admin), Some(setup.upstream), setup.grpc];
+        let config = with_numbers(with_ports(&shipped, addresses)?, &setup.numbers)?;
         let (file, log) = (setup.folder.join("envoy.yaml"), setup.folder.join("envoy.log"));
         std::fs::write(&file, config).with_context(|| format!("cannot write {}", file.display()))?;
         let output = std::fs::File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
@@ -65,6 +68,11 @@ impl Front {
 
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.listener)
+    }
+
+    /// Its process, while it runs.
+    pub(crate) fn process(&self) -> Option<u32> {
+        self.child.id()
     }
 
     pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
@@ -94,9 +102,10 @@ impl Front {
 }
 
 /// The configuration with these ports in place of those it is shipped with.
-fn with_ports(config: &str, addresses: [SocketAddr; 4]) -> anyhow::Result<String> {
+fn with_ports(config: &str, addresses: [Option<SocketAddr>; 4]) -> anyhow::Result<String> {
     let mut config = config.to_owned();
     for (from, to) in PORTS.into_iter().zip(addresses) {
+        let Some(to) = to else { continue };
         let from = format!("port_value: {from}}}");
         ensure!(config.contains(&from), "the configuration has no {from:?} whose port could be replaced");
         config = config.replace(&from, &format!("port_value: {}}}", to.port()));
@@ -104,18 +113,29 @@ fn with_ports(config: &str, addresses: [SocketAddr; 4]) -> anyhow::Result<String
     Ok(config)
 }
 
+/// The configuration with these numbers in place of those it is shipped with.
+fn with_numbers(mut config: String, numbers: &[(&str, String)]) -> anyhow::Result<String> {
+    for (from, to) in numbers {
+        ensure!(config.contains(from), "the configuration has no {from:?} that could be replaced");
+        config = config.replace(from, to);
+    }
+    Ok(config)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::with_ports;
+    use super::{with_numbers, with_ports};
 
     #[test]
     fn the_shipped_configuration_has_every_port_once() {
         let shipped = include_str!("../../deploy/envoy/ext_proc.yaml");
-        let to = [1, 2, 3, 4].map(|port| ([127, 0, 0, 1], port).into());
+        let to = [1, 2, 3, 4].map(|port| Some(([127, 0, 0, 1], port).into()));
         let config = with_ports(shipped, to).expect("it has them");
         for port in 1..=4 {
             assert_eq!(config.matches(&format!("port_value: {port}}}")).count(), 1, "{port}");
         }
         assert!(with_ports("", to).is_err());
+        assert_eq!(with_numbers("a: 1, b: 2".to_owned(), &[("b: 2", "b: 3".to_owned())]).expect("there"), "a: 1, b: 3");
+        assert!(with_numbers(String::new(), &[("b: 2", String::new())]).is_err());
     }
 }

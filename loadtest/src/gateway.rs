@@ -52,6 +52,11 @@ impl Gateway {
         format!("http://{}", self.proxy)
     }
 
+    /// Its process, while it runs.
+    pub(crate) fn process(&self) -> Option<u32> {
+        self.child.id()
+    }
+
     /// Where Envoy asks.
     pub(crate) fn grpc(&self) -> SocketAddr {
         self.grpc

@@ -9,9 +9,11 @@ mod compare;
 mod front;
 mod gateway;
 mod output;
+mod overload;
 mod plan;
 mod record;
 mod report;
+mod retry;
 mod run;
 mod scenario;
 
@@ -51,6 +53,8 @@ enum Command {
     },
     /// Offer a scenario through a gateway under vtc and under fcfs, and judge the difference.
     Compare(compare::CompareArguments),
+    /// Offer several times what the engine can do, through a gateway and beside it in other ways, and judge what comes.
+    Overload(overload::OverloadArguments),
 }
 
 #[derive(Debug, clap::Args)]
@@ -75,6 +79,7 @@ async fn main() -> ExitCode {
         Command::Run(arguments) => offer(&arguments).await,
         Command::Engine { addr, engine, seed } => serve_engine(addr, engine.as_deref(), seed).await,
         Command::Compare(arguments) => compare::compare(&arguments).await,
+        Command::Overload(arguments) => overload::overload(&arguments).await,
     };
     done.unwrap_or_else(|error| {
         say_error(&error);

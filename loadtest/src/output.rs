@@ -154,6 +154,8 @@ struct Line<'a> {
     detail: &'a str,
     queue_ms: Option<String>,
     retry_after_s: Option<&'a str>,
+    asked_s: Option<String>,
+    heeded: bool,
 }
 
 impl<'a> Line<'a> {
@@ -173,6 +175,8 @@ impl<'a> Line<'a> {
             detail: record.outcome.detail(),
             queue_ms: record.queue.map(|queue| format!("{:.1}", queue.as_secs_f64() * 1e3)),
             retry_after_s: record.retry_after.as_deref(),
+            asked_s: seconds(Some(record.asked)),
+            heeded: record.heeded,
         }
     }
 }

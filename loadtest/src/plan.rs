@@ -23,6 +23,26 @@ pub(crate) struct Sender {
     pub(crate) class: Option<String>,
     pub(crate) streamed: bool,
     pub(crate) background: bool,
+    pub(crate) gives_up_after: Option<Duration>,
+    pub(crate) retries: u32,
+    pub(crate) told_instead: Option<Duration>,
+}
+
+impl Sender {
+    /// A patient one that streams and does not try again.
+    pub(crate) fn plain(tenant: String, session: Option<String>) -> Self {
+        Self {
+            tenant,
+            api_key: None,
+            session,
+            class: None,
+            streamed: true,
+            background: false,
+            gives_up_after: None,
+            retries: 0,
+            told_instead: None,
+        }
+    }
 }
 
 /// One request to be sent.
@@ -33,6 +53,8 @@ pub(crate) struct Shot {
     pub(crate) sender: Arc<Sender>,
     pub(crate) input: u32,
     pub(crate) output: u32,
+    /// Which try this is; 0 is the first.
+    pub(crate) attempt: u32,
 }
 
 /// Requests that keep standing.
@@ -40,6 +62,9 @@ pub(crate) struct Shot {
 pub(crate) struct Standing {
     pub(crate) sender: Arc<Sender>,
     pub(crate) streams: u32,
+    pub(crate) think: Duration,
+    pub(crate) from: Duration,
+    pub(crate) until: Duration,
     pub(crate) input: Length,
     pub(crate) output: Length,
     pub(crate) seed: u64,
@@ -65,18 +90,23 @@ pub(crate) fn draw(scenario: &Scenario, seed: u64) -> anyhow::Result<Plan> {
             class: client.class.clone(),
             streamed: client.stream,
             background: client.background,
+            gives_up_after: client.gives_up_after.map(|time| time.0),
+            retries: client.retries,
+            told_instead: client.told_instead.map(|time| time.0),
         });
         let seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(index);
-        if let Load::Concurrent { streams } = client.load {
+        let from = client.from.0;
+        let until = client.until.map_or(scenario.duration.0, |until| until.0.min(scenario.duration.0));
+        if let Load::Concurrent { streams, think } = client.load {
             let (input, output) = (client.input_tokens.clone(), client.output_tokens.clone());
-            plan.standing.push(Standing { sender, streams, input, output, seed });
+            plan.standing.push(Standing { sender, streams, think: think.0, from, until, input, output, seed });
             continue;
         }
         let mut random = StdRng::seed_from_u64(seed);
-        for at in arrivals(&client.load, scenario.duration.0, &mut random) {
+        for at in arrivals(&client.load, until.saturating_sub(from), &mut random) {
             let (input, output) =
                 (length(&client.input_tokens, &mut random), length(&client.output_tokens, &mut random));
-            plan.shots.push(Shot { at, sender: Arc::clone(&sender), input, output });
+            plan.shots.push(Shot { at: from + at, sender: Arc::clone(&sender), input, output, attempt: 0 });
             ensure!(plan.shots.len() <= MOST_REQUESTS, "the scenario schedules more than {MOST_REQUESTS} requests");
         }
     }
@@ -166,13 +196,12 @@ fn rows(file: impl Read, speed: f64, duration: Duration, shots: &mut Vec<Shot>) 
             continue;
         }
         let session = row.session.filter(|session| !session.is_empty());
-        let sender =
-            Sender { tenant: row.tenant, api_key: None, session, class: None, streamed: true, background: false };
         shots.push(Shot {
             at,
-            sender: Arc::new(sender),
+            sender: Arc::new(Sender::plain(row.tenant, session)),
             input: row.input_tokens.max(1),
             output: row.output_tokens.max(1),
+            attempt: 0,
         });
         ensure!(shots.len() <= MOST_REQUESTS, "more than {MOST_REQUESTS} requests");
     }

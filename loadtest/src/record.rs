@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::plan::{Sender, Shot};
+use crate::retry::Told;
 
 /// How a request ended, as its sender saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub(crate) enum Outcome {
     },
     /// It broke: no connection, or an answer that was cut off or made no sense.
     Failed(String),
+    /// Its client had waited as long as it would, and hung up.
+    GaveUp,
     /// The run ended first.
     Unfinished,
     /// Too many others were under way; the generator did not send it.
@@ -31,6 +34,7 @@ impl Outcome {
             Self::Completed => "completed",
             Self::Refused { .. } => "refused",
             Self::Failed(_) => "failed",
+            Self::GaveUp => "gave_up",
             Self::Unfinished => "unfinished",
             Self::NotSent => "not_sent",
         }
@@ -41,7 +45,7 @@ impl Outcome {
         match self {
             Self::Refused { code, .. } => code,
             Self::Failed(why) => why,
-            Self::Completed | Self::Unfinished | Self::NotSent => "",
+            Self::Completed | Self::GaveUp | Self::Unfinished | Self::NotSent => "",
         }
     }
 }
@@ -58,6 +62,8 @@ pub(crate) struct Record {
     pub(crate) ended: Option<Duration>,
     /// Input tokens, as reported where they were, else as asked for.
     pub(crate) input: u64,
+    /// Output tokens asked for.
+    pub(crate) wanted: u32,
     /// Output tokens received.
     pub(crate) output: u64,
     /// Of these, received while requests were still offered.
@@ -68,6 +74,12 @@ pub(crate) struct Record {
     pub(crate) queue: Option<Duration>,
     /// The refusal's `retry-after`, as sent.
     pub(crate) retry_after: Option<String>,
+    /// What it says about coming back.
+    pub(crate) told: Told,
+    /// When its client first sent it, where this is not the first try.
+    pub(crate) asked: Duration,
+    /// Whether this try came when the one before it was told to.
+    pub(crate) heeded: bool,
     pub(crate) outcome: Outcome,
 }
 
@@ -81,11 +93,15 @@ impl Record {
             first_token: None,
             ended: None,
             input: shot.input.into(),
+            wanted: shot.output,
             output: 0,
             output_in_time: 0,
             reported_output: None,
             queue: None,
             retry_after: None,
+            told: Told::default(),
+            asked: shot.at,
+            heeded: false,
             outcome: Outcome::Unfinished,
         }
     }

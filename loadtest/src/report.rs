@@ -219,15 +219,8 @@ mod tests {
         Measure { offered_for: Duration::from_secs(30), first_token_within: Duration::from_secs(5) };
 
     fn record(tenant: &str, at: u64, first: Option<u64>, outcome: Outcome) -> Record {
-        let sender = Sender {
-            tenant: tenant.into(),
-            api_key: None,
-            session: None,
-            class: None,
-            streamed: true,
-            background: false,
-        };
-        let shot = Shot { at: Duration::from_secs(at), sender: Arc::new(sender), input: 10, output: 5 };
+        let sender = Sender::plain(tenant.into(), None);
+        let shot = Shot { at: Duration::from_secs(at), sender: Arc::new(sender), input: 10, output: 5, attempt: 0 };
         let mut record = Record::new(&shot, true);
         record.sent = Some(shot.at + Duration::from_millis(3));
         record.first_token = first.map(Duration::from_secs);

@@ -9,15 +9,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use http::StatusCode;
 use indicatif::{ProgressBar, ProgressStyle};
-use rand::SeedableRng;
 use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::client::Target;
 use crate::plan::{Plan, Shot, Standing, length};
 use crate::record::{Outcome, Record};
+use crate::retry::{self, Return, Told};
 
 /// Records on their way to the gatherer.
 const INBOX: usize = 1_024;
@@ -31,6 +33,13 @@ pub(crate) struct Bounds {
     pub(crate) drain: Duration,
     pub(crate) most_outstanding: u32,
     pub(crate) most_records: usize,
+}
+
+/// What a client knows at the end of one try.
+struct Ended {
+    outcome: Outcome,
+    told: Told,
+    retry_after: Option<String>,
 }
 
 /// What every task of a run shares.
@@ -98,7 +107,8 @@ async fn offer(run: &Run, shots: Vec<Shot>, most_outstanding: u32) {
         };
         let run = run.clone();
         tokio::spawn(async move {
-            run.one(&shot, record).await;
+            let seed = u64::try_from(shot.at.as_nanos()).unwrap_or(u64::MAX);
+            run.to_its_end(shot, record, &mut StdRng::seed_from_u64(seed)).await;
             drop(place);
         });
     }
@@ -110,22 +120,54 @@ fn start_standing(run: &Run, standing: Standing) {
         let (run, standing) = (run.clone(), Arc::clone(&standing));
         let mut random = StdRng::seed_from_u64(standing.seed ^ u64::from(stream).rotate_left(32));
         tokio::spawn(async move {
-            while run.target.now() < run.target.offered_for() && !*run.over.borrow() {
+            // Those that think do not all begin at once.
+            run.pause(standing.from + standing.think.mul_f64(random.random())).await;
+            while run.target.now() < standing.until && !*run.over.borrow() {
                 let (input, output) = (length(&standing.input, &mut random), length(&standing.output, &mut random));
-                let shot = Shot { at: run.target.now(), sender: Arc::clone(&standing.sender), input, output };
-                let refused = run.one(&shot, Record::new(&shot, false)).await;
-                if let Some(pause) = refused {
-                    run.pause(pause).await;
-                }
+                let (at, sender) = (run.target.now(), Arc::clone(&standing.sender));
+                let shot = Shot { at, sender, input, output, attempt: 0 };
+                let record = Record::new(&shot, false);
+                let refused = run.to_its_end(shot, record, &mut random).await;
+                run.pause(refused.unwrap_or_default().max(standing.think)).await;
             }
         });
     }
 }
 
 impl Run {
-    /// Sends one request and reports its end, or where it stood when the run was over. Says how long to stay away
-    /// where it was refused or failed.
-    async fn one(&self, shot: &Shot, mut record: Record) -> Option<Duration> {
+    /// Sends a request, and again where its client does. Says how long to stay away where the last try was refused or
+    /// failed and the client has no rules of its own for that.
+    async fn to_its_end(&self, mut shot: Shot, mut record: Record, random: &mut StdRng) -> Option<Duration> {
+        let asked = shot.at;
+        loop {
+            let ended = self.one(&shot, record).await;
+            let retries = shot.sender.retries;
+            let (status, told) = match &ended.outcome {
+                Outcome::Refused { status, .. } => (*status, ended.told),
+                // An SDK takes its own timeout, and a broken connection, for a request timeout.
+                Outcome::Failed(_) | Outcome::GaveUp => (StatusCode::REQUEST_TIMEOUT.as_u16(), Told::default()),
+                Outcome::Completed | Outcome::Unfinished | Outcome::NotSent => return None,
+            };
+            if retries == 0 {
+                return Some(pause(ended.retry_after.as_deref()));
+            }
+            let told = Told { wait: told.wait.map(|wait| shot.sender.told_instead.unwrap_or(wait)), ..told };
+            let (wait, heeded) = match retry::after(status, told, shot.attempt, retries, random.random()) {
+                Return::Heeding(wait) => (wait, true),
+                Return::OnItsOwn(wait) => (wait, false),
+                Return::Never => return None,
+            };
+            self.pause(wait).await;
+            if *self.over.borrow() {
+                return None;
+            }
+            shot = Shot { at: self.target.now(), attempt: shot.attempt + 1, ..shot };
+            record = Record { asked, heeded, ..Record::new(&shot, false) };
+        }
+    }
+
+    /// Sends one request and reports its end, or where it stood when the run was over.
+    async fn one(&self, shot: &Shot, mut record: Record) -> Ended {
         let awaited = usize::from(!shot.sender.background);
         self.awaited.send_modify(|left| *left += awaited);
         self.under_way.fetch_add(1, Ordering::Relaxed);
@@ -136,13 +178,11 @@ impl Run {
         }
         self.under_way.fetch_sub(1, Ordering::Relaxed);
         self.awaited.send_modify(|left| *left -= awaited);
-        let pause = match record.outcome {
-            Outcome::Refused { .. } | Outcome::Failed(_) => Some(pause(record.retry_after.as_deref())),
-            Outcome::Completed | Outcome::Unfinished | Outcome::NotSent => None,
-        };
+        let ended =
+            Ended { outcome: record.outcome.clone(), told: record.told, retry_after: record.retry_after.clone() };
         // The gatherer lives as long as this run.
         let _gone = self.records.send(record).await;
-        pause
+        ended
     }
 
     async fn pause(&self, pause: Duration) {

@@ -46,6 +46,12 @@ pub(crate) struct Scenario {
     /// A first token within this counts towards goodput.
     #[serde(default = "ten_seconds")]
     pub(crate) first_token_within: Time,
+    /// A whole answer within this of being asked for is a good one.
+    #[serde(default = "thirty_seconds")]
+    pub(crate) answer_within: Time,
+    /// Requests scheduled before this do not count in what is reported of the overload.
+    #[serde(default = "nothing")]
+    pub(crate) warm_up: Time,
     /// Open-loop requests under way at once; those beyond are not sent and are reported.
     #[serde(default = "five_thousand")]
     pub(crate) most_outstanding: u32,
@@ -80,6 +86,21 @@ pub(crate) struct Client {
     /// Whether the run ends without waiting for this client's answers.
     #[serde(default)]
     pub(crate) background: bool,
+    /// Whether `overload` leaves its rate as it is, however much the others offer.
+    #[serde(default)]
+    pub(crate) steady: bool,
+    /// When it begins; with the run where omitted.
+    #[serde(default = "nothing")]
+    pub(crate) from: Time,
+    /// When it ends; with the run where omitted.
+    pub(crate) until: Option<Time>,
+    /// How long after sending a request it gives up on it and hangs up; never where omitted.
+    pub(crate) gives_up_after: Option<Time>,
+    /// How many times it sends a request again that was refused or given up, by the rules of the official SDKs.
+    #[serde(default)]
+    pub(crate) retries: u32,
+    /// What it takes the gateway to have told it to wait, whatever that was.
+    pub(crate) told_instead: Option<Time>,
 }
 
 /// When requests come.
@@ -116,6 +137,9 @@ pub(crate) enum Load {
     Concurrent {
         /// How many.
         streams: u32,
+        /// How long each pauses between two requests.
+        #[serde(default = "nothing")]
+        think: Time,
     },
 }
 
@@ -156,6 +180,9 @@ pub(crate) struct Trace {
 
 fn thirty_seconds() -> Time {
     Time(Duration::from_secs(30))
+}
+fn nothing() -> Time {
+    Time(Duration::ZERO)
 }
 fn ten_seconds() -> Time {
     Time(Duration::from_secs(10))
@@ -211,6 +238,7 @@ impl Check<'_> {
             "must be between 1ns and 1d",
         );
         self.that(scenario.drain.0 <= day, "/drain", "must be at most 1d");
+        self.that(scenario.warm_up.0 < scenario.duration.0, "/warm_up", "must be less than the duration");
         let something = !scenario.clients.is_empty() || scenario.trace.is_some();
         self.that(something, "", "offers nothing: name clients or a trace");
         for (index, client) in scenario.clients.iter().enumerate() {
@@ -235,6 +263,8 @@ impl Check<'_> {
             self.that(valid, &format!("{at}/{key}"), "is sent in a header: printable ASCII, not empty");
         }
         self.load(&client.load, &format!("{at}/load"));
+        let until = client.until.map_or(Duration::MAX, |until| until.0);
+        self.that(client.from.0 < until, &format!("{at}/until"), "must be after `from`");
         self.length(&client.input_tokens, &format!("{at}/input_tokens"));
         self.length(&client.output_tokens, &format!("{at}/output_tokens"));
     }
@@ -258,7 +288,7 @@ impl Check<'_> {
                 self.that(!on.0.is_zero(), &format!("{at}/on_off/on"), "must be more than 0s");
                 self.that(!off.0.is_zero(), &format!("{at}/on_off/off"), "must be more than 0s");
             }
-            Load::Concurrent { streams } => {
+            Load::Concurrent { streams, .. } => {
                 let valid = (1..=MOST_STREAMS).contains(streams);
                 self.that(valid, &format!("{at}/concurrent/streams"), "must be between 1 and 10000");
             }
@@ -311,7 +341,7 @@ clients:
     fn a_scenario_is_read_with_its_defaults() {
         let scenario = parse("good.yaml", GOOD).expect("valid");
         assert_eq!(scenario.drain.0.as_secs(), 30);
-        assert!(matches!(scenario.clients[0].load, Load::Concurrent { streams: 40 }));
+        assert!(matches!(scenario.clients[0].load, Load::Concurrent { streams: 40, .. }));
         assert!(scenario.clients[1].stream);
     }
 

@@ -117,6 +117,7 @@ impl Engine {
             Input::Grant(pool) => self.grant(pool),
             Input::Restore(kept) => self.restore(kept),
             Input::Calendar(calendar) => self.limits.synchronise(calendar, self.now),
+            Input::Gauges { pool, source, taken_at, gauges } => self.read(pool, source, taken_at, gauges),
             Input::Drain => self.draining = true,
             Input::Flush => self.flush(),
             Input::Tick => {}

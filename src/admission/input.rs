@@ -1,7 +1,8 @@
 //! Everything that can happen to the core. A closed list.
 
-use crate::units::{Amount, Calendar, PoolIndex, RequestId, TicketId, Tokens, UnixTime};
+use crate::units::{Amount, Calendar, EngineGauges, Instant, PoolIndex, RequestId, TicketId, Tokens, UnixTime};
 
+use super::gauges::Source;
 use super::request::Request;
 use super::rule::Owner;
 use super::ticket::Ending;
@@ -30,6 +31,17 @@ pub enum Input {
     /// Somebody who holds the slots (an engine's own scheduler, an arbiter for many gateways) grants one: the
     /// head of the pool is dispatched whatever the window says.
     Grant(PoolIndex),
+    /// An engine of a pool said this of its own load.
+    Gauges {
+        /// Whose engine.
+        pool: PoolIndex,
+        /// Where it was said.
+        source: Source,
+        /// When it was true: when it was asked for, not when the answer came. Never counts as later than now.
+        taken_at: Instant,
+        /// What.
+        gauges: EngineGauges,
+    },
     /// What a ledger has kept of budgets from before a restart. It comes before any request.
     Restore(Vec<Restored>),
     /// The clocks were compared: from now on the calendar is read so.

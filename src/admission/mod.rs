@@ -32,6 +32,8 @@
 //! | `retry` | how many of a tenant's requests may be retries |
 //! | `breaker`, `circuit`, `evidence`, `trip` | an upstream that fails, or whose budget is spent |
 //! | `window`, `pool` | how much may be in flight, and which request is next |
+//! | `signals` | how much a pool is wanted, for whoever adds and removes engines |
+//! | `gauges` | what the engines say of their own load, and how old that is |
 //! | `flight`, `settle` | what a request is charged, held and settled for |
 //! | `tree`, `engine` | the bookkeeping, and the machine itself |
 
@@ -49,6 +51,7 @@ mod evidence;
 mod explain;
 mod fanout;
 mod flight;
+mod gauges;
 mod input;
 mod limits;
 mod order;
@@ -63,6 +66,7 @@ mod retry;
 mod rule;
 mod session;
 mod settle;
+mod signals;
 mod ticket;
 mod tree;
 mod trip;
@@ -82,6 +86,7 @@ pub use engine::{Engine, Options};
 pub use event::Event;
 pub use explain::{Explanation, Finding, Prospect, QueueFound, Until};
 pub use fanout::{FanoutFound, Left, Quota, SessionRunning, TenantRunning};
+pub use gauges::{Sight, Source};
 pub use input::{Input, Restored};
 pub use order::{Gate, Objection, Size, Wait, WaitFound};
 pub use pool::{Slots, Turn};
@@ -90,6 +95,7 @@ pub use refusal::{Level, Reason, Refusal, Retry, Unit};
 pub use request::{Attempt, Request, Subject};
 pub use retry::{RetriesFound, RetryCount, Try};
 pub use rule::{BudgetUse, Debit, Demotion, Keeping, Owner, Rule, RuleFound, RuleLeft};
+pub use signals::{Saturation, Signals};
 pub use ticket::{Ending, Heard, Outcome, Reported, Ticket};
 pub use view::{Head, PoolView, QueueView, RequestState, RequestView, SessionView, TenantView};
 pub use vtc::Standing;

@@ -16,6 +16,7 @@ use super::circuit::Passage;
 use super::class::is_below_ceiling;
 use super::deadline::{Ahead, DrainRate};
 use super::flight::{Flight, Speed};
+use super::gauges::Instruments;
 use super::own::Own;
 use super::promise::{Kept, Promised, Promises};
 use super::queue::Load;
@@ -73,6 +74,7 @@ pub(super) struct Pool {
     pub(super) vacancy: Option<Vacancy>,
     pub(super) promises: Promises,
     pub(super) breaker: Breaker,
+    pub(super) instruments: Instruments,
 }
 
 impl Pool {
@@ -90,6 +92,7 @@ impl Pool {
             vacancy: None,
             promises: Promises::default(),
             breaker: Breaker::new(pool.breaker.clone()),
+            instruments: Instruments::new(pool.engine.as_ref()),
         }
     }
 

@@ -11,5 +11,6 @@ mod order;
 mod promise;
 mod queue;
 mod retry;
+mod signals;
 mod vacancy;
 pub(in crate::admission) mod world;

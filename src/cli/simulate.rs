@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::ValueEnum;
@@ -15,7 +16,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::policy::{self, Policy};
 use crate::sim::trace::{self, Trace};
-use crate::sim::{EngineSpec, Guess, Keep, Place, Report, Run, Setup, chart, record};
+use crate::sim::{Baseline, EngineSpec, Guess, Keep, Place, Report, Run, Setup, chart, record};
+use crate::units::Span;
 use crate::yaml::{self, Mistakes};
 
 use super::Outcome;
@@ -44,6 +46,15 @@ pub(super) struct Simulate {
     /// the predictor has learnt
     #[arg(long, value_name = "FACTOR|±FRACTION", allow_hyphen_values = true)]
     predict_error: Option<Guess>,
+
+    /// Count the answers that came whole within SPAN of arriving, such as 30s
+    #[arg(long, value_name = "SPAN", value_parser = humantime::parse_duration)]
+    objective: Option<Duration>,
+
+    /// For comparison, put something else in front of the engine, and not the policy: nothing,
+    /// requests-per-minute=N for every tenant, or adaptive-concurrency[=BUFFER] as Envoy has it
+    #[arg(long, value_name = "BASELINE", conflicts_with_all = ["at", "predict_error"])]
+    baseline: Option<Baseline>,
 
     /// Decides whatever is left to chance
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -75,8 +86,11 @@ impl Simulate {
         for note in &trace.notes {
             writeln!(err, "note: {note}")?;
         }
-        let run = with_progress(&setup, &trace);
-        let report = Report::new(&setup, &run);
+        let run = match self.baseline {
+            Some(baseline) => baseline.run(&setup, &trace.demands),
+            None => with_progress(&setup, &trace),
+        };
+        let report = Report::new(&setup, &run).with_objective(self.objective.map(Span::from));
         self.write(&run, &report)?;
         io::stdout().lock().write_all(report.text().as_bytes())?;
         let sound = run.faults.is_empty() && report.books_are_exact();

@@ -17,7 +17,11 @@ pub(super) fn text(load: &Load, kv_tokens: Tokens, model: &str) -> String {
         ("prompt_tokens_total", "counter", "Input tokens taken.", load.input_total.to_string()),
         ("generation_tokens_total", "counter", "Output tokens produced.", load.output_total.to_string()),
     ];
-    lines.into_iter().fold(String::new(), |mut out, (name, kind, help, value)| {
+    let capacity = format!(
+        "# HELP vllm:cache_config_info Information of the cache.\n# TYPE vllm:cache_config_info gauge\n\
+         vllm:cache_config_info{{block_size=\"1\",num_gpu_blocks=\"{kv_tokens}\"}} 1\n"
+    );
+    lines.into_iter().fold(capacity, |mut out, (name, kind, help, value)| {
         let written = write!(
             out,
             "# HELP vllm:{name} {help}\n# TYPE vllm:{name} {kind}\nvllm:{name}{{model_name=\"{model}\"}} {value}\n"
@@ -41,6 +45,7 @@ mod tests {
             "vllm:num_requests_waiting{model_name=\"demo\"} 2\n",
             "vllm:kv_cache_usage_perc{model_name=\"demo\"} 0.250000\n",
             "# TYPE vllm:generation_tokens_total counter\n",
+            "vllm:cache_config_info{block_size=\"1\",num_gpu_blocks=\"10000\"} 1\n",
         ] {
             assert!(text.contains(line), "{line:?} is missing from {text}");
         }

@@ -13,11 +13,12 @@ use prometheus::{
     CounterVec, Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, TextEncoder,
 };
 
-use crate::admission::{Event, Rule, Subject};
+use crate::admission::{Event, Rule, Sight, Signals, Subject};
 use crate::policy::Policy;
 use crate::units::{ClassIndex, PoolIndex, Span, TenantId, Tokens, Usage};
 
 use super::breakers::{BreakerGauge, Breakers};
+use super::signals::SignalGauges;
 
 /// Seconds; from what nobody notices to the longest waits of a batch class.
 const WAIT_BUCKETS: &[f64] =
@@ -56,6 +57,7 @@ struct Inner {
     in_flight_tokens: GaugeVec,
     prediction: GaugeVec,
     input_estimate: GaugeVec,
+    signals: SignalGauges,
 }
 
 /// What the gauges show of one class's queue.
@@ -84,6 +86,8 @@ pub struct Gauges {
     pub breakers: Vec<BreakerGauge>,
     /// Every budget, and the part of it used by whoever has used most.
     pub budgets: Vec<(Rule, f64)>,
+    /// Every pool's load as its engines tell it, and how much it is wanted.
+    pub signals: Vec<(Signals, Sight)>,
     /// Mean absolute error and mean error of the output prediction, in tokens.
     pub prediction_error: Vec<(&'static str, f64)>,
     /// The same of the input, as counted and as corrected.
@@ -169,6 +173,7 @@ impl Metrics {
         let maker = Maker(Registry::new());
         let who = &["pool", "class", "tenant"][..];
         let with = |more: &'static str| ["pool", "class", "tenant", more];
+        let queue = &["pool", "class"][..];
         let inner = Inner {
             admitted: maker.count("tallygate_admitted_total", "Requests let through.", who)?,
             refused: maker.count("tallygate_refused_total", "Requests refused by the core.", &with("reason"))?,
@@ -201,7 +206,7 @@ impl Metrics {
                 "Service that could not be given while room stood empty before requests that then did not use it.",
                 who,
             )?,
-            waited: maker.histogram("tallygate_queue_seconds", "Time from arrival to dispatch.", &["pool", "class"])?,
+            waited: maker.histogram("tallygate_queue_seconds", "Time from arrival to dispatch.", queue)?,
             lasted: maker.histogram(
                 "tallygate_request_seconds",
                 "Time from dispatch to the end.",
@@ -213,13 +218,9 @@ impl Metrics {
                 &[],
             )?,
             breakers: Breakers::new(&maker)?,
-            queued_requests: maker.gauge("tallygate_queued_requests", "Requests waiting.", &["pool", "class"])?,
-            queued_tokens: maker.gauge("tallygate_queued_tokens", "Tokens waiting.", &["pool", "class"])?,
-            oldest_wait: maker.gauge(
-                "tallygate_oldest_wait_seconds",
-                "How long the oldest request has waited.",
-                &["pool", "class"],
-            )?,
+            queued_requests: maker.gauge("tallygate_queued_requests", "Requests waiting.", queue)?,
+            queued_tokens: maker.gauge("tallygate_queued_tokens", "Tokens waiting.", queue)?,
+            oldest_wait: maker.gauge("tallygate_oldest_wait_seconds", "How long the oldest has waited.", queue)?,
             in_flight_requests: maker.gauge(
                 "tallygate_in_flight_requests",
                 "Requests dispatched and unfinished.",
@@ -229,6 +230,7 @@ impl Metrics {
             prediction: maker.error("tallygate_prediction_error_tokens", "Error of the output prediction.")?,
             input_estimate: maker
                 .error("tallygate_input_error_tokens", "Error of the input expected, and of the bare count of it.")?,
+            signals: SignalGauges::new(&maker)?,
             tenants: Mutex::new(HashSet::new()),
             policy,
             registry: maker.0,
@@ -292,6 +294,12 @@ impl Metrics {
         self.inner.rejected.with_label_values(&[reason]).inc();
     }
 
+    /// Counts a reading of what an engine says of its load.
+    pub fn engine_read(&self, pool: PoolIndex, read: bool) {
+        let result = if read { "read" } else { "failed" };
+        self.inner.signals.reads.with_label_values(&[self.inner.pool(pool), result]).inc();
+    }
+
     /// Counts a request whose upstream reported a usage that cannot be.
     pub fn disbelieved(&self, pool: PoolIndex) {
         self.inner.disbelieved.with_label_values(&[self.inner.pool(pool)]).inc();
@@ -318,6 +326,9 @@ impl Metrics {
         }
         for (budget, used) in &gauges.budgets {
             inner.rules.used.with_label_values(&[inner.rule(*budget)]).set(*used);
+        }
+        for (signals, sight) in &gauges.signals {
+            inner.signals.show(inner.pool(signals.pool), signals, sight);
         }
         for (measure, error) in &gauges.prediction_error {
             inner.prediction.with_label_values(&[*measure]).set(*error);
@@ -358,7 +369,7 @@ impl Inner {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a gauge is for looking at")]
-fn shown(tokens: Tokens) -> f64 {
+pub(super) fn shown(tokens: Tokens) -> f64 {
     tokens.get() as f64
 }
 

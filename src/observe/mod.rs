@@ -8,6 +8,7 @@ mod breakers;
 pub mod decisions;
 mod log;
 mod metrics;
+mod signals;
 mod totals;
 
 pub use breakers::BreakerGauge;

@@ -317,6 +317,30 @@ pub struct Pool {
     pub queue: QueueCaps,
     /// When its upstream counts as failed; nothing where that is not watched.
     pub breaker: Option<Breaker>,
+    /// Where the load of its engines is read, if anywhere.
+    pub engine: Option<EngineWatch>,
+}
+
+/// Where the load of a pool's engines is read. At least one way is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineWatch {
+    /// The pages of metrics of all its engines, one each, no two alike.
+    pub metrics: Vec<http::Uri>,
+    /// In which form its one engine is asked to report its load in a header; nothing where it is not asked.
+    pub orca: Option<Orca>,
+    /// How often each page is read.
+    pub every: Span,
+    /// How old what was read may be before it is unknown.
+    pub stale_after: Span,
+}
+
+/// The form of a load report in a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Orca {
+    /// Names and values.
+    Text,
+    /// A JSON object.
+    Json,
 }
 
 /// A model name to be replaced.

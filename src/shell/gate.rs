@@ -24,6 +24,7 @@ use crate::units::{DecisionId, Instant, Limit, PoolIndex, RequestId, Span, Ticke
 use super::clock::Clock;
 use super::desk::{Answer, Delivery, Desk, Said};
 use super::permit::Permit;
+use super::watch::Watch;
 
 /// A request, identified, routed and counted, that asks to be let through.
 #[derive(Clone, Debug)]
@@ -122,6 +123,18 @@ pub struct Seen<'a> {
 #[derive(Clone, Debug)]
 pub struct Gate(Arc<Shared>);
 
+/// The handle of somebody who does not keep the core alive.
+#[derive(Clone, Debug)]
+pub struct WeakGate(Weak<Shared>);
+
+impl WeakGate {
+    /// The handle itself, while somebody else keeps the core alive.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Gate> {
+        self.0.upgrade().map(Gate)
+    }
+}
+
 #[derive(Debug)]
 struct Shared {
     policy: Arc<Policy>,
@@ -132,6 +145,7 @@ struct Shared {
     requests: AtomicU64,
     desk: Mutex<Desk>,
     journal: Mutex<Journal>,
+    watch: Watch,
     /// Tells the timer that the core wants to be woken earlier than before.
     wake: Arc<Notify>,
     idle: Notify,
@@ -156,6 +170,7 @@ impl Gate {
         let wake = Arc::new(Notify::new());
         let gate = Self(Arc::new(Shared {
             desk: Mutex::new(Desk::new(&policy, engine, metrics.clone())),
+            watch: Watch::new(&policy),
             policy,
             clock,
             metrics,
@@ -166,8 +181,14 @@ impl Gate {
             wake: wake.clone(),
             idle: Notify::new(),
         }));
-        tokio::spawn(keep_time(Arc::downgrade(&gate.0), gate.0.clock, wake));
+        tokio::spawn(keep_time(gate.downgrade(), gate.0.clock, wake));
         gate
+    }
+
+    /// A handle that does not keep the core alive.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakGate {
+        WeakGate(Arc::downgrade(&self.0))
     }
 
     /// The policy in force.
@@ -293,7 +314,7 @@ impl Gate {
     /// # Errors
     /// When the core is broken.
     pub fn flush(&self) -> Result<(), Broken> {
-        self.transact(|desk, now| desk.step(now, Input::Flush))
+        self.tell(Input::Flush)
     }
 
     /// Waits until nothing is queued and nothing runs.
@@ -327,6 +348,15 @@ impl Gate {
     pub(super) fn progress(&self, ticket: TicketId, output: Tokens) {
         // A broken core keeps no counters that could be wrong.
         let _broken = self.transact(|desk, now| desk.step(now, Input::Progress { ticket, output }));
+    }
+
+    pub(super) fn watch(&self) -> &Watch {
+        &self.0.watch
+    }
+
+    /// Tells the core of something that is nobody's request.
+    pub(super) fn tell(&self, input: Input) -> Result<(), Broken> {
+        self.transact(|desk, now| desk.step(now, input))
     }
 
     /// Settles a ticket, and tells what it came to.
@@ -424,10 +454,10 @@ impl Drop for Waiting<'_> {
 }
 
 /// Wakes the core when it asks to be. Ends with the gate, or when the core is broken.
-async fn keep_time(shared: Weak<Shared>, clock: Clock, wake: Arc<Notify>) {
+async fn keep_time(gate: WeakGate, clock: Clock, wake: Arc<Notify>) {
     loop {
         let due = {
-            let Some(gate) = shared.upgrade().map(Gate) else { return };
+            let Some(gate) = gate.upgrade() else { return };
             let Ok(due) = gate.lock().map(|desk| desk.engine.next_wakeup()) else { return };
             match due {
                 Some(due) if due <= clock.now() => {

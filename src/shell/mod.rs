@@ -10,8 +10,9 @@ mod gate;
 mod pace;
 mod permit;
 mod shutdown;
+mod watch;
 
 pub use clock::Clock;
-pub use gate::{Ask, Broken, Denied, Gate, Patience, Quoted, Seen};
+pub use gate::{Ask, Broken, Denied, Gate, Patience, Quoted, Seen, WeakGate};
 pub use permit::Permit;
 pub use shutdown::{asked_to_stop, drain};

@@ -5,6 +5,7 @@
 //! far. One that was dropped before anything was sent upstream costs nothing, since nothing was produced.
 
 use crate::admission::{Ending, Left, Outcome, Reported, Ticket};
+use crate::policy::model::Orca;
 use crate::units::{PoolIndex, Span, Tokens, Usage, VirtualTokens};
 
 use super::gate::Gate;
@@ -87,6 +88,17 @@ impl Permit {
             self.counted = output;
             self.gate.progress(self.ticket.id, output);
         }
+    }
+
+    /// In which form the engine is asked to report its load, if it is.
+    #[must_use]
+    pub fn load_asked(&self) -> Option<Orca> {
+        self.gate.load_asked(self.pool)
+    }
+
+    /// The answer carried this load report.
+    pub fn load_reported(&self, header: &str) {
+        self.gate.load_reported(self.pool, header);
     }
 
     /// What a count of the answer's output comes to as usage, with the input as it was expected.

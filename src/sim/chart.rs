@@ -223,6 +223,7 @@ mod tests {
         Record {
             id: RequestId::new(0),
             arrival: Instant::EPOCH,
+            asked: Instant::EPOCH,
             tenant: TenantId::from(tenant),
             session: None,
             class: None,

@@ -60,9 +60,13 @@ pub struct Client {
     /// How long after arriving it leaves, whatever has become of the request.
     #[serde(default)]
     pub leaves_after_s: Option<f64>,
-    /// How many times it tries again when refused, waiting each time as long as it is told.
+    /// How many times it tries again when refused, waiting each time as long as it is told, or when it left.
     #[serde(default)]
     pub retries: u32,
+    /// Whatever the gateway tells it when it is refused, it is told to wait this long instead: the constant that
+    /// others send.
+    #[serde(default)]
+    pub told_instead_s: Option<f64>,
 }
 
 /// When requests arrive. Rates are in requests a second.
@@ -167,6 +171,7 @@ impl Client {
         );
         check(self.deadline_s.is_none_or(second), "deadline_s must be a number of seconds");
         check(self.leaves_after_s.is_none_or(second), "leaves_after_s must be a number of seconds");
+        check(self.told_instead_s.is_none_or(second), "told_instead_s must be a number of seconds");
         check(self.sessions != Some(0), "sessions must be at least 1, or left out");
         let (fine, most) = match self.arrivals {
             Arrivals::Uniform { rate: per_s } | Arrivals::Poisson { rate: per_s } => (rate(per_s), per_s),
@@ -204,6 +209,7 @@ impl Client {
             deadline: self.deadline_s.map(Span::from_secs_f64),
             fate,
             retries: self.retries,
+            told_instead: self.told_instead_s.map(Span::from_secs_f64),
             ..Demand::plain(
                 Instant::from_secs_f64(self.from_s + time),
                 tenant.clone(),
@@ -328,6 +334,7 @@ mod tests {
             deadline_s: None,
             leaves_after_s: None,
             retries: 0,
+            told_instead_s: None,
         }
     }
 

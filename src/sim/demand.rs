@@ -13,6 +13,8 @@ use crate::units::{Instant, Limit, SessionId, Span, TenantId, Tokens};
 pub struct Demand {
     /// When it arrives.
     pub arrival: Instant,
+    /// When its client first asked for it: earlier than it arrives where it was refused and comes back.
+    pub asked: Instant,
     /// Who sends it.
     pub tenant: TenantId,
     /// The session it belongs to.
@@ -43,6 +45,8 @@ pub struct Demand {
     pub then: Option<Arc<Then>>,
     /// How many times its client tries again when refused, waiting each time as long as it is told.
     pub retries: u32,
+    /// What its client is told to wait instead of what the gateway says: a constant, to hold ours against.
+    pub told_instead: Option<Span>,
 }
 
 /// What a client asks for next.
@@ -61,7 +65,7 @@ impl Then {
     #[must_use]
     pub fn after(&self, ended: Instant) -> Option<Demand> {
         let arrival = ended + self.think;
-        (arrival < self.until).then(|| Demand { arrival, ..self.demand.clone() })
+        (arrival < self.until).then(|| Demand { arrival, asked: arrival, ..self.demand.clone() })
     }
 }
 
@@ -70,7 +74,8 @@ impl Then {
 pub enum Fate {
     /// The client waits for the end of the answer.
     Patient,
-    /// The client leaves this long after arriving, wherever the request then stands.
+    /// The client leaves this long after arriving, wherever the request then stands. If it has tries left it asks
+    /// again after a pause of its own, as the official SDKs do when they time out.
     LeavesAfter(Span),
     /// The engine fails it after this many output tokens.
     FailsAfter(Tokens),
@@ -82,6 +87,7 @@ impl Demand {
     pub fn plain(arrival: Instant, tenant: TenantId, input: Tokens, output: Tokens) -> Self {
         Self {
             arrival,
+            asked: arrival,
             tenant,
             session: None,
             model: "".into(),
@@ -97,6 +103,7 @@ impl Demand {
             heeded: false,
             then: None,
             retries: 0,
+            told_instead: None,
         }
     }
 
@@ -107,6 +114,7 @@ impl Demand {
     /// [`Self::LONGEST_WAIT`] are refused together with the word not to retry, which they obey.
     #[must_use]
     pub fn again(&self, refused: Instant, told: Option<Span>) -> Option<Self> {
+        let told = told.map(|told| self.told_instead.unwrap_or(told));
         let own = || Span::from_secs_f64((0.5 * f64::from(self.attempt).exp2()).min(8.0));
         let wait = told.unwrap_or_else(own);
         let willing = self.attempt < self.retries && wait <= Self::LONGEST_WAIT;

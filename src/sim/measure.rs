@@ -299,6 +299,7 @@ mod tests {
         Record {
             id: RequestId::new(0),
             arrival: Instant::from_secs_f64(arrival),
+            asked: Instant::from_secs_f64(arrival),
             tenant: TenantId::from(tenant),
             session: None,
             class: None,

@@ -15,16 +15,19 @@
 //! - **Every request once** ([`audit`]). Each that joined leaves exactly once, each that was let through ends
 //!   exactly once, and at the end nobody waits.
 //! - **Conservation** ([`books`]). Per request and per account, reserved = settled + refunded + live, exactly.
+//! - **Nobody below his share is refused beside one above his** ([`refusals`]), over every window of a length.
 //! - **Max-min shares** ([`max_min`]), what each tenant should get when the work is divided fairly.
 
 mod audit;
 mod books;
 mod fact;
 mod pairs;
+mod refusals;
 
 pub use audit::{Findings, Rules, audit};
 pub use books::{AccountKey, Booking, Totals, books};
 pub use fact::{Fact, Party, What};
+pub use refusals::{Bid, Verdict, Wrong, refusals};
 
 /// Divides a capacity by weighted max-min fairness: nobody gets more than his demand, and whoever gets less
 /// than his demand gets at least as much for his weight as anybody else. `claims` are (weight, demand).

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use crate::units::{Instant, RequestId, SessionId, Span, TenantId, Tokens, VirtualTokens};
 
+use super::demand::Demand;
+
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {
@@ -41,6 +43,8 @@ pub struct Record {
     pub id: RequestId,
     /// When it arrived.
     pub arrival: Instant,
+    /// When its client first asked: earlier than it arrived where it was refused and came back.
+    pub asked: Instant,
     /// Whose it was.
     pub tenant: TenantId,
     /// Of which session.
@@ -71,6 +75,32 @@ pub struct Record {
     pub retry_after: Option<Span>,
     /// Whether it came back at the time it was told to after a refusal.
     pub heeded: bool,
+}
+
+impl Record {
+    /// That of a request which has not arrived yet.
+    pub(super) fn ahead(demand: &Demand, id: RequestId) -> Self {
+        Self {
+            id,
+            arrival: demand.arrival,
+            asked: demand.asked,
+            tenant: demand.tenant.clone(),
+            session: demand.session.clone(),
+            class: None,
+            input: demand.input,
+            output: demand.produced(),
+            outcome: None,
+            reason: None,
+            decided: None,
+            dispatched: None,
+            first_token: None,
+            finished: None,
+            predicted: None,
+            charged: None,
+            retry_after: None,
+            heeded: demand.heeded,
+        }
+    }
 }
 
 /// The columns of `requests.csv`.
@@ -142,6 +172,7 @@ mod tests {
         let record = Record {
             id: RequestId::new(7),
             arrival: Instant::from_secs_f64(1.5),
+            asked: Instant::from_secs_f64(1.5),
             tenant: TenantId::from("a,\"b\""),
             session: None,
             class: Some("standard".into()),

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::units::{Instant, Span, TenantId, VirtualTokens};
 
+use super::goodput::{Goodput, Since};
 use super::measure::{Grid, Measures, Ttft};
 use super::record::{Outcome, Record};
 use super::world::{Place, Run, Setup};
@@ -21,6 +22,7 @@ pub struct Report<'a> {
     run: &'a Run,
     grid: Grid,
     measures: Measures,
+    objective: Option<Span>,
 }
 
 impl<'a> Report<'a> {
@@ -30,7 +32,20 @@ impl<'a> Report<'a> {
         let weights = setup.policy.cost.weights;
         let grid = Grid { w_in: weights.input.as_f64(), w_out: weights.output.as_f64(), ..Grid::default() };
         let measures = Measures::of(&run.records, &grid);
-        Self { setup, run, grid, measures }
+        Self { setup, run, grid, measures, objective: None }
+    }
+
+    /// The same, with the answers counted that came whole within so long of arriving.
+    #[must_use]
+    pub fn with_objective(self, objective: Option<Span>) -> Self {
+        Self { objective, ..self }
+    }
+
+    /// Whole answers a second within the objective, over the time in which requests arrived.
+    fn goodput(&self) -> Option<f64> {
+        let arrivals = || self.run.records.iter().map(|record| record.arrival);
+        let (first, last) = (arrivals().min()?, arrivals().max()?);
+        Some(Goodput::of(&self.run.records, self.objective?, Since::Arrival).between(first, last))
     }
 
     /// The measures.
@@ -63,6 +78,7 @@ impl<'a> Report<'a> {
             "aborted": ended(Outcome::Aborted),
             "reasons": reasons(&run.records),
             "tokens_per_s": measures.tokens_per_s,
+            "goodput_per_s": self.goodput(),
             "end_s": measures.end_s,
             "avg_diff": measures.avg_diff,
             "max_diff": measures.max_diff,
@@ -148,6 +164,9 @@ impl<'a> Report<'a> {
             ),
             ("books", self.books()),
         ];
+        if let (Some(goodput), Some(objective)) = (self.goodput(), self.objective) {
+            lines.insert(2, ("goodput", format!("{goodput:.2} whole answers/s within {objective} of arriving")));
+        }
         if !reasons.is_empty() {
             lines.insert(1, ("reasons", reasons.join(", ")));
         }

@@ -203,6 +203,7 @@ impl Row<'_, '_> {
         }
         Some(Demand {
             arrival: Instant::EPOCH + arrival?,
+            asked: Instant::EPOCH + arrival?,
             tenant: names.tenant(tenant),
             session: self.text("session").map(|session| names.session(session)),
             model: names.word(self.text("model").unwrap_or_default()),
@@ -218,6 +219,7 @@ impl Row<'_, '_> {
             heeded: false,
             then: None,
             retries: 0,
+            told_instead: None,
         })
     }
 

@@ -6,6 +6,7 @@
 //! imports nothing of the project.
 
 mod amount;
+mod gauges;
 mod ids;
 mod limit;
 mod money;
@@ -15,6 +16,7 @@ mod tokens;
 mod wall;
 
 pub use amount::{Amount, Measure, Measured, Tariff};
+pub use gauges::EngineGauges;
 pub use ids::{
     Agent, ClassIndex, DecisionId, Model, PoolIndex, RequestId, SessionId, TaskId, TenantId, TicketId, UserId,
 };

@@ -5,6 +5,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a test says loudly what it skips")]
 
 mod admin;
+mod autoscaling;
 mod check;
 mod decisions;
 mod dialects;
@@ -12,7 +13,9 @@ mod door;
 mod doors;
 mod estimates;
 mod explain;
+mod gauges;
 mod generated;
+mod overload;
 mod published;
 mod scenarios;
 mod sdk;

@@ -233,6 +233,7 @@ fn a_million_requests_take_less_than_a_minute() {
         deadline_s: None,
         leaves_after_s: None,
         retries: 0,
+        told_instead_s: None,
     };
     let demands = generate(&(0..100).map(client).collect::<Vec<_>>(), 1).expect("valid clients");
     assert!(demands.len() >= 1_000_000, "only {} requests", demands.len());

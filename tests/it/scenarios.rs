@@ -14,8 +14,8 @@ use serde::Deserialize;
 use tallygate::sim::clients::{Client, generate};
 use tallygate::sim::measure::{Grid, shares_between};
 use tallygate::sim::oracle::{self, Findings};
-use tallygate::sim::{Demand, EngineSpec, Guess, Keep, Outcome, Place, Record, Report, Run, Setup};
-use tallygate::units::{Instant, TenantId, Tokens};
+use tallygate::sim::{Demand, EngineSpec, Goodput, Guess, Keep, Outcome, Place, Record, Report, Run, Setup, Since};
+use tallygate::units::{Instant, Span, TenantId, Tokens};
 use tallygate::yaml;
 
 use crate::support;
@@ -87,6 +87,16 @@ enum Expectation {
     InFlightOfASession(Bounds),
     /// The most tokens dispatched and unfinished at once.
     InFlightTokens(Bounds),
+    /// Whole answers a second that came within an objective of arriving: the least over any window of a length, or
+    /// over all of the stretch where none is given.
+    Goodput {
+        objective_s: f64,
+        from_s: f64,
+        until_s: f64,
+        #[serde(default)]
+        window_s: Option<f64>,
+        is: Bounds,
+    },
     /// How much of the VTC bound was used; above 1 it is broken.
     BoundUsed(Bounds),
     /// Tokens a second.
@@ -216,6 +226,12 @@ impl Verdict<'_> {
             }
             Expectation::InFlightTokens(bounds) => {
                 told("tokens in flight", tokens(self.findings.most_in_flight), bounds)
+            }
+            Expectation::Goodput { objective_s, from_s, until_s, window_s, is } => {
+                let goodput = Goodput::of(&self.run.records, Span::from_secs_f64(*objective_s), Since::Arrival);
+                let (from, until) = (Instant::from_secs_f64(*from_s), Instant::from_secs_f64(*until_s));
+                let window = window_s.map_or(until.since(from), Span::from_secs_f64);
+                told("the least good answers a second", goodput.least(from, until, window), is)
             }
             Expectation::BoundUsed(bounds) => told("part of the bound used", self.findings.bound_used, bounds),
             Expectation::TokensPerS(bounds) => told("tokens a second", self.report.measures().tokens_per_s, bounds),

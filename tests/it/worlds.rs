@@ -223,6 +223,7 @@ fn client(rng: &mut StdRng, number: u32) -> Client {
         deadline_s: some(rng, 0.2, 15).map(f64::from),
         leaves_after_s: some(rng, 0.1, 10).map(f64::from),
         retries: some(rng, 0.3, 3).unwrap_or(0),
+        told_instead_s: some(rng, 0.1, 5).map(f64::from),
     }
 }
 

@@ -91,7 +91,7 @@ impl Books {
             Input::Cancel(request) => {
                 self.cancelling = (self.states.get(request) == Some(&State::Waiting)).then_some(*request);
             }
-            Input::Progress { .. } | Input::Grant(_) | Input::Drain | Input::Flush | Input::Tick => {}
+            Input::Progress { .. } | Input::Gauges { .. } | Input::Grant(_) | Input::Drain | Input::Flush | Input::Tick => {}
         }
     }
 

@@ -14,15 +14,15 @@ use crate::admission::pool::{Pool, Slots};
 use crate::admission::queue::{Load, capped_units, per_weight};
 use crate::admission::tree::{Slot, Waiting};
 use crate::admission::vtc::Node;
-use crate::admission::{Attempt, BreakerStage, Engine, Event, Input, Outcome, Reported, RequestState};
+use crate::admission::{Attempt, BreakerStage, Engine, Event, Input, Outcome, Reported, RequestState, Source};
 use crate::policy::Policy;
 use crate::policy::model::{
     Algorithm, Breaker, Budget, Charge, Exceeded, FailureRatio, Fanout, Per, Period, QueueCap, QueueCaps, Rate,
     Retries, Scope, Spent, UpstreamsWord, Window,
 };
 use crate::units::{
-    Agent, Amount, Bytes, ClassIndex, Limit, Measure, PoolIndex, RequestId, Share, Span, Status, TicketId, Tokens,
-    Usage, VirtualTokens,
+    Agent, Amount, Bytes, ClassIndex, EngineGauges, Limit, Measure, PoolIndex, RequestId, Share, Span, Status,
+    TicketId, Tokens, Usage, VirtualTokens,
 };
 
 #[derive(Clone, Debug)]
@@ -45,6 +45,7 @@ pub(super) enum Op {
     SettleAgain(u8),
     Hear(u8, usize, u16, Option<u8>),
     Grant,
+    Gauges(u8, u64),
     Drain,
     Flush,
     Wait(u16),
@@ -74,6 +75,7 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
         4 => (any::<u8>(), 0..Outcome::ALL.len(), prop::sample::select(vec![200, 400, 429, 500, 503]), proptest::option::of(0..10u8))
             .prop_map(|(which, outcome, status, retry_after)| Op::Hear(which, outcome, status, retry_after)),
         1 => Just(Op::Grant),
+        1 => (any::<u8>(), 0..100u64).prop_map(|(source, waiting)| Op::Gauges(source, waiting)),
         3 => (0..4_000u16).prop_map(Op::Wait),
         1 => Just(Op::Flush),
     ]
@@ -258,6 +260,12 @@ pub(super) fn apply(world: &mut World, op: &Op) {
             world.settle(TicketId::new(1_000_000 + u64::from(which)), Outcome::Completed, Reported::Nothing);
         }
         Op::Grant => world.feed(Input::Grant(PoolIndex::new(0))),
+        Op::Gauges(source, waiting) => {
+            let source = if source % 3 == 0 { Source::Header } else { Source::Page(usize::from(source % 3)) };
+            let gauges = EngineGauges { waiting: Some(waiting), ..EngineGauges::default() };
+            let pool = PoolIndex::new(0);
+            world.feed(Input::Gauges { pool, source, taken_at: world.now, gauges });
+        }
         Op::Drain => world.feed(Input::Drain),
         Op::Flush => world.feed(Input::Flush),
         Op::Wait(millis) => {

@@ -64,6 +64,7 @@ pub(in crate::admission) fn policy() -> Policy {
             max_request_tokens: Limit::Unlimited,
             queue: QueueCaps::default(),
             breaker: None,
+            engine: None,
         }],
         fanout: Fanout::default(),
         retries: None,

@@ -74,6 +74,11 @@ pub(super) const POOLS: &[Column] = &[
     ("QUEUED", "queued_requests"),
     ("QUEUED-TOKENS", "queued_tokens"),
     ("BREAKER", "breaker.stage"),
+    ("SATURATION", "saturation"),
+    ("WAIT-S", "predicted_wait_s"),
+    ("ENGINE", "engine"),
+    ("ITS-QUEUE", "engine_waiting"),
+    ("ITS-KV", "engine_kv_usage"),
 ];
 
 pub(super) const ACCURACY: &[Column] = &[

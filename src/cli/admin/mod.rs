@@ -181,7 +181,7 @@ impl Admin {
                 Shape::Table(columns) => {
                     let rows: Vec<Map<String, Value>> =
                         serde_json::from_slice(&answer).context("the answer is not a list of rows")?;
-                    table(columns, &rows)
+                    table(columns, &rows) + &faults(&rows)
                 }
                 Shape::Page(page) => page(&serde_json::from_slice(&answer).context("the answer is not JSON")?),
             };
@@ -219,12 +219,25 @@ fn table(columns: &[columns::Column], rows: &[Map<String, Value>]) -> String {
     text
 }
 
-/// A value for people: numbers to three places, nothing as a dash. Control characters are shown, not obeyed.
-/// A field of a row, or of a mapping in it.
-fn member<'a>(row: &'a Value, field: &str) -> Option<&'a Value> {
-    field.split('.').try_fold(row, |value, part| value.get(part))
+/// Why the engines of a pool cannot be seen, below the table of pools.
+fn faults(rows: &[Map<String, Value>]) -> String {
+    let told = rows.iter().flat_map(|row| {
+        let pool = cell(row.get("pool"));
+        let faults = row.get("engine_faults").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        faults.iter().map(move |fault| format!("{pool}: {}\n", cell(Some(fault))))
+    });
+    told.collect()
 }
 
+/// A field of a row, or of a mapping in it.
+fn member<'a>(row: &'a Map<String, Value>, field: &str) -> Option<&'a Value> {
+    match field.split_once('.') {
+        Some((mapping, field)) => row.get(mapping)?.get(field),
+        None => row.get(field),
+    }
+}
+
+/// A value for people: numbers to three places, nothing as a dash. Control characters are shown, not obeyed.
 fn cell(value: Option<&Value>) -> String {
     match value {
         None | Some(Value::Null) => "-".into(),
@@ -242,7 +255,7 @@ fn cell(value: Option<&Value>) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::table;
+    use super::{faults, table};
 
     #[test]
     fn a_table_is_aligned() {
@@ -259,5 +272,8 @@ longer\\u{1b}         7  -
 ";
         assert_eq!(table(&columns, &rows), expected);
         assert_eq!(table(&columns, &[]), "TENANT  CHARGED  SESSION\n");
+        assert_eq!(faults(&rows), "", "only pools have any");
+        let pool = json!({"pool": "chat", "engine_faults": ["http://a/metrics: it breaks off"]});
+        assert_eq!(faults(&[pool.as_object().unwrap().clone()]), "chat: http://a/metrics: it breaks off\n");
     }
 }

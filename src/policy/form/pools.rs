@@ -4,12 +4,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::overload::example_breaker;
-use super::{Breaker, Pattern};
+use super::{Breaker, Duration, Pattern};
 
 /// A pool of serving capacity.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(extend("x-later" = ["engine"]))]
 pub(crate) struct Pool {
     /// Its name: letters, digits, `-`, `_` and `.`.
     pub(crate) name: String,
@@ -52,6 +51,12 @@ pub(crate) struct Pool {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Breaker", example = example_breaker())]
     pub(crate) breaker: Option<Breaker>,
+
+    /// Where the load of its engines is read, as a second opinion beside what is seen of their answers. When left
+    /// out: nowhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Engine", example = example_engine())]
+    pub(crate) engine: Option<Engine>,
 }
 
 fn every_model() -> Vec<Pattern> {
@@ -72,6 +77,7 @@ pub(super) fn default_pools() -> Vec<Pool> {
         max_request_tokens: a_million(),
         queue: Queue::default(),
         breaker: None,
+        engine: None,
     }]
 }
 
@@ -122,6 +128,52 @@ pub(crate) enum Adapt {
     /// Not at all: it stays as written.
     #[default]
     Fixed,
+}
+
+/// Where the load of a pool's engines is read. What is not said, or is older than `stale_after`, is unknown: a pool is
+/// never taken for idle because its gauges cannot be read.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Engine {
+    /// The pages of metrics of all its engines, one each: of vLLM, SGLang, TensorRT-LLM, Triton, TGI or llama.cpp. What
+    /// they say is added up, and only while all of them can be read.
+    #[schemars(length(max = 64), example = example_metrics())]
+    pub(crate) metrics: Vec<String>,
+    /// Whether its engine is asked to report its load in a header of each answer (ORCA), and in which form. For a pool
+    /// of one engine: which of several an answer came from cannot be told.
+    pub(crate) orca: Orca,
+    /// How often each page is read, give or take a tenth, so that many gateways do not all read at once. From `100ms`
+    /// to `1m`.
+    pub(crate) every: Duration,
+    /// How old what was read may be before it is unknown. At least twice `every`, so that one lost reading is none.
+    pub(crate) stale_after: Duration,
+}
+
+impl Default for Engine {
+    fn default() -> Self {
+        Self { metrics: Vec::new(), orca: Orca::Off, every: Duration("2s".into()), stale_after: Duration("10s".into()) }
+    }
+}
+
+fn example_metrics() -> Vec<String> {
+    vec!["http://127.0.0.1:8000/metrics".into()]
+}
+
+fn example_engine() -> Engine {
+    Engine { metrics: example_metrics(), ..Engine::default() }
+}
+
+/// How an engine reports its load in a header of each answer.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Orca {
+    /// It is not asked to.
+    #[default]
+    Off,
+    /// As text, which vLLM and Triton write.
+    Text,
+    /// As JSON, which they write too.
+    Json,
 }
 
 /// How much may wait, at four levels and in three units: requests, tokens (input plus expected output) and bytes of

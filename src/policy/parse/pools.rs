@@ -1,10 +1,17 @@
 //! Pools, their windows and queues.
 
-use crate::units::{Bytes, Limit, Model, Tokens};
+use http::Uri;
+
+use crate::units::{Bytes, Limit, Model, Span, Tokens};
 
 use super::super::Pattern;
-use super::super::model::{Alias, Pool, QueueCap, QueueCaps, Window};
+use super::super::model::{Alias, EngineWatch, Orca, Pool, QueueCap, QueueCaps, Window};
 use super::{Checks, all, cap, form, values};
+
+/// Oftener than this, reading is a load of its own.
+const OFTENEST: Span = Span::from_millis(100);
+/// Seldomer than this, what was read is always old.
+const SELDOMEST: Span = Span::from_secs(60);
 
 impl Checks<'_> {
     pub(super) fn pools(&mut self, forms: &[form::Pool]) -> Option<Vec<Pool>> {
@@ -33,6 +40,10 @@ impl Checks<'_> {
             Some(written) => self.breaker(&pointer("breaker"), written).map(Some),
             None => Some(None),
         };
+        let engine = match &form.engine {
+            Some(written) => self.engine(&pointer("engine"), written).map(Some),
+            None => Some(None),
+        };
         Some(Pool {
             name: name?,
             models: models?,
@@ -42,7 +53,41 @@ impl Checks<'_> {
             max_request_tokens: Limit::AtMost(Tokens::new(form.max_request_tokens)),
             queue: queue(&form.queue),
             breaker: breaker?,
+            engine: engine?,
         })
+    }
+
+    fn engine(&mut self, pointer: &str, form: &form::Engine) -> Option<EngineWatch> {
+        let addresses = form.metrics.iter().enumerate().map(|(index, written)| {
+            let pointer = format!("{pointer}/metrics/{index}");
+            self.gate(&pointer, values::upstream(written).map_err(|what| what.replace(":8000", ":8000/metrics")))
+        });
+        let metrics: Option<Vec<Uri>> = all(addresses.collect());
+        self.repeated(form.metrics.iter().map(String::as_str), "page of metrics", |index| {
+            format!("{pointer}/metrics/{index}")
+        });
+        let orca = match form.orca {
+            form::Orca::Off => None,
+            form::Orca::Text => Some(Orca::Text),
+            form::Orca::Json => Some(Orca::Json),
+        };
+        if form.metrics.is_empty() && orca.is_none() {
+            self.mistake(pointer, "says nowhere to read from; give it `metrics` or `orca`, or leave it out");
+        }
+        if form.metrics.len() > 1 && orca.is_some() {
+            let message = "is for a pool of one engine, and `metrics` lists several; leave one of the two out";
+            self.mistake(&format!("{pointer}/orca"), message);
+        }
+        let every = self.gate(&format!("{pointer}/every"), values::duration(&form.every));
+        if every.is_some_and(|every| !(OFTENEST..=SELDOMEST).contains(&every)) {
+            self.mistake(&format!("{pointer}/every"), "must be from 100ms to 1m");
+        }
+        let stale_after = self.gate(&format!("{pointer}/stale_after"), values::duration(&form.stale_after));
+        if every.zip(stale_after).is_some_and(|(every, stale)| stale < every.saturating_add(every)) {
+            let message = "must be at least twice `every`, or one lost reading makes the pool blind";
+            self.mistake(&format!("{pointer}/stale_after"), message);
+        }
+        Some(EngineWatch { metrics: metrics?, orca, every: every?, stale_after: stale_after? })
     }
 
     fn models(&mut self, pointer: &str, forms: &[form::Pattern]) -> Option<Vec<Pattern>> {

@@ -174,6 +174,10 @@ fn effects_of_pools() -> BTreeMap<&'static str, Effect> {
         ("pools[].window.tokens", Changes("pools: [{name: a, window: {tokens: 9}}]")),
         ("pools[].window.requests", Changes("pools: [{name: a, window: {requests: 9}}]")),
         ("pools[].window.adapt", Refuses("pools: [{name: a, window: {adapt: auto}}]")),
+        ("pools[].engine.metrics", Changes("pools: [{name: a, engine: {metrics: [\"http://h:1/m\"]}}]")),
+        ("pools[].engine.orca", Changes("pools: [{name: a, engine: {orca: text}}]")),
+        ("pools[].engine.every", Changes("pools: [{name: a, engine: {orca: text, every: 1s}}]")),
+        ("pools[].engine.stale_after", Changes("pools: [{name: a, engine: {orca: text, stale_after: 1m}}]")),
         ("pools[].max_request_tokens", Changes("pools: [{name: a, max_request_tokens: 9}]")),
         ("pools[].queue.requests", Changes("pools: [{name: a, queue: {requests: 9}}]")),
         ("pools[].queue.tokens", Changes("pools: [{name: a, queue: {tokens: 9}}]")),
@@ -318,7 +322,6 @@ fn leaves(root: &Value, schema: &Value, path: &str, found: &mut BTreeSet<String>
 #[test]
 fn what_the_plan_names_and_no_build_does_yet_is_refused_by_name() {
     for (text, place) in [
-        ("pools: [{name: a, engine: {}}]", "2:19: pools[0].engine"),
         ("pools: [{name: a, window: {adapt: auto}}]", "2:35: pools[0].window.adapt"),
         ("cache: {enabled: true}", "2:18: cache.enabled"),
     ] {

@@ -17,7 +17,7 @@ use crate::admission::{
 use crate::costing::admissible;
 use crate::ledger::{Ledger, Memory, Movement};
 use crate::policy::model::{Charge, Policy, Selection};
-use crate::units::{Agent, Bytes, Instant, PoolIndex, RequestId, TicketId, Tokens, Usage, VirtualTokens};
+use crate::units::{Agent, Bytes, Instant, PoolIndex, RequestId, Span, TicketId, Tokens, Usage, VirtualTokens};
 
 use super::guess::{Guesser, key, session};
 use super::{Keep, Place, Run, Setup};
@@ -99,7 +99,7 @@ impl<'a> Desk<'a> {
             core: Engine::new(Arc::clone(&setup.policy), Options { seed: setup.seed, slots, ..Options::default() }),
             guesser: Guesser::new(setup.guess, setup.policy.cost.effort, setup.seed),
             ledger: Memory::new(),
-            records: demands.iter().zip(0..).map(|(demand, id)| blank(demand, id)).collect(),
+            records: demands.iter().zip(0..).map(|(demand, id)| Record::ahead(demand, RequestId::new(id))).collect(),
             states: vec![State::Ahead; demands.len()],
             admitted: VecDeque::new(),
             ended: 0,
@@ -288,7 +288,7 @@ impl<'a> Desk<'a> {
         self.records[index].reason = Some("client_left");
         self.records[index].finished = Some(now);
         self.end(index, Outcome::Aborted);
-        self.ask_next(now, index);
+        self.again_or_next(now, index, None);
     }
 
     /// The engine would not take a request that was let through.
@@ -301,7 +301,10 @@ impl<'a> Desk<'a> {
         self.settle(now, index, Ending { outcome, usage, heard: None });
         self.records[index].reason = Some(reason);
         self.end(index, Outcome::Aborted);
-        self.ask_next(now, index);
+        match outcome {
+            End::ClientAborted => self.again_or_next(now, index, None),
+            _ => self.ask_next(now, index),
+        }
     }
 
     fn settle(&mut self, now: Instant, index: usize, ending: Ending) {
@@ -384,8 +387,15 @@ impl<'a> Desk<'a> {
         };
         let (expired, told) = (matches!(refusal.reason, Reason::Expired { .. }), record.retry_after);
         self.end(index, if expired { Outcome::Expired } else { Outcome::Refused });
-        let again = self.demands[index].again(now, told).filter(|_| refusal.retry != Retry::Never);
-        match again {
+        match refusal.retry {
+            Retry::Never => self.ask_next(now, index),
+            Retry::At(_) | Retry::Unknown => self.again_or_next(now, index, told),
+        }
+    }
+
+    /// The client tries again, or asks for what it wants next.
+    fn again_or_next(&mut self, now: Instant, index: usize, told: Option<Span>) {
+        match self.demands[index].again(now, told) {
             Some(again) => self.come_back(again),
             None => self.ask_next(now, index),
         }
@@ -400,7 +410,7 @@ impl<'a> Desk<'a> {
 
     fn come_back(&mut self, again: Demand) {
         let index = self.demands.len();
-        self.records.push(blank(&again, number(index)));
+        self.records.push(Record::ahead(&again, RequestId::new(number(index))));
         self.states.push(State::Ahead);
         self.demands.to_mut().push(again);
         self.returning.push(index);
@@ -444,27 +454,5 @@ impl<'a> Desk<'a> {
             bookings: self.bookings,
             faults: self.faults,
         }
-    }
-}
-
-fn blank(demand: &Demand, id: u64) -> Record {
-    Record {
-        id: RequestId::new(id),
-        arrival: demand.arrival,
-        tenant: demand.tenant.clone(),
-        session: demand.session.clone(),
-        class: None,
-        input: demand.input,
-        output: demand.produced(),
-        outcome: None,
-        reason: None,
-        decided: None,
-        dispatched: None,
-        first_token: None,
-        finished: None,
-        predicted: None,
-        charged: None,
-        retry_after: None,
-        heeded: demand.heeded,
     }
 }

@@ -238,6 +238,8 @@ fn gauges(seen: &Seen<'_>) -> Gauges {
     let breakers = views.iter().filter_map(|pool| {
         Some(BreakerGauge { pool: pool.pool, stage: pool.breaker?, held_back: pool.held_back.len() })
     });
+    let signals = seen.engine.signals(seen.now).into_iter();
+    let signals = signals.map(|signals| (signals, seen.engine.sight(signals.pool, seen.now)));
     let output = seen.experience.predictor.overall();
     let input = seen.experience.calibration.overall();
     Gauges {
@@ -245,6 +247,7 @@ fn gauges(seen: &Seen<'_>) -> Gauges {
         queues: queues.collect(),
         pools: pools.collect(),
         breakers: breakers.collect(),
+        signals: signals.collect(),
         prediction_error: vec![("mean_absolute", output.mean_absolute_error), ("bias", output.bias)],
         input_error: vec![
             ("mean_absolute", input.expected.mean_absolute_error),

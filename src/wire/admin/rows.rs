@@ -10,12 +10,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use crate::admission::{BreakerStage, RequestState, TenantView};
+use crate::admission::{BreakerStage, RequestState, Sight, Signals, TenantView};
 use crate::ledger::{Account, Balance};
 use crate::observe::Total;
 use crate::policy::Policy;
 use crate::shell::{Broken, Gate};
-use crate::units::{ClassIndex, Instant, PoolIndex, TenantId, VirtualTokens};
+use crate::units::{ClassIndex, Instant, PoolIndex, Span, TenantId, Tokens, VirtualTokens};
 
 use super::super::exact::{exact, exact_or_null};
 
@@ -82,6 +82,18 @@ pub(super) struct PoolRow {
     peak_in_flight: VirtualTokens,
     /// Nothing where the policy sets none.
     breaker: Option<BreakerRow>,
+    saturation: Option<f64>,
+    backlog_s: Option<f64>,
+    predicted_wait_s: Option<f64>,
+    /// `seen`, `blind`, or nothing where the policy names no place to read it from.
+    engine: Option<&'static str>,
+    engine_age_s: Option<f64>,
+    engine_waiting: Option<u64>,
+    engine_running: Option<u64>,
+    engine_kv_usage: Option<f64>,
+    engine_preemptions: Option<u64>,
+    engine_kv_tokens: Option<u64>,
+    engine_faults: Vec<String>,
 }
 
 /// A pool's breaker.
@@ -228,18 +240,28 @@ pub(super) fn queues(gate: &Gate) -> Result<Vec<QueueRow>, Broken> {
 
 pub(super) fn pools(gate: &Gate) -> Result<Vec<PoolRow>, Broken> {
     let policy = gate.policy();
-    let (now, queues, pools) = gate.look(|seen| (seen.now, seen.engine.queues(), seen.engine.pools()))?;
-    let row = |pool: crate::admission::PoolView| {
+    let (now, pools, signals) = gate.look(|seen| {
+        let signals = seen.engine.signals(seen.now).into_iter();
+        let signals: Vec<_> = signals.map(|signals| (signals, seen.engine.sight(signals.pool, seen.now))).collect();
+        (seen.now, seen.engine.pools(), signals)
+    })?;
+    let row = |(pool, (signals, sight)): (crate::admission::PoolView, (Signals, Sight))| {
         let window = policy.pools[pool.pool.index()].window;
-        let queued = queues.iter().filter(|queue| queue.pool == pool.pool);
+        let gauges = sight.gauges().copied().unwrap_or_default();
+        let secs = |span: Option<Span>| span.map(Span::as_secs_f64);
+        let (engine, age) = match sight {
+            Sight::Unwatched => (None, None),
+            Sight::Seen { age, .. } => (Some("seen"), Some(age)),
+            Sight::Blind { age } => (Some("blind"), age),
+        };
         PoolRow {
             pool: pool_name(policy, pool.pool),
             in_flight_requests: pool.in_flight_requests,
             in_flight_tokens: pool.in_flight_tokens.get(),
             window_requests: window.requests.cap(),
-            window_tokens: window.tokens.cap().map(crate::units::Tokens::get),
-            queued_requests: queued.clone().map(|queue| queue.requests).sum(),
-            queued_tokens: queued.map(|queue| queue.tokens).sum::<crate::units::Tokens>().get(),
+            window_tokens: window.tokens.cap().map(Tokens::get),
+            queued_requests: signals.queued.requests,
+            queued_tokens: signals.queued.tokens.get(),
             peak_in_flight: pool.peak_in_flight,
             breaker: pool.breaker.map(|stage| BreakerRow {
                 stage: StageRow::new(stage, now),
@@ -249,9 +271,20 @@ pub(super) fn pools(gate: &Gate) -> Result<Vec<PoolRow>, Broken> {
                     .map(|(tenant, stage)| HeldBackRow { tenant: tenant.to_string(), stage: StageRow::new(stage, now) })
                     .collect(),
             }),
+            saturation: signals.saturation.map(|saturation| saturation.as_f64()),
+            backlog_s: secs(signals.backlog),
+            predicted_wait_s: secs(signals.wait),
+            engine,
+            engine_age_s: secs(age),
+            engine_waiting: gauges.waiting,
+            engine_running: gauges.running,
+            engine_kv_usage: gauges.kv_usage.map(|usage| f64::from(usage.millionths()) / 1e6),
+            engine_preemptions: gauges.preemptions,
+            engine_kv_tokens: gauges.kv_capacity.map(Tokens::get),
+            engine_faults: gate.watch_faults(pool.pool),
         }
     };
-    Ok(pools.into_iter().map(row).collect())
+    Ok(pools.into_iter().zip(signals).map(row).collect())
 }
 
 pub(super) fn requests(gate: &Gate) -> Result<Vec<RequestRow>, Broken> {

@@ -11,6 +11,7 @@
 //! | a request that costs nothing: where it goes | [`rename`] |
 //! | the head of the answer: what is left of the limits | [`mark`] |
 //! | the answer, watched and settled once | [`Admitted::meter`], [`Meter`] |
+//! | what the engine is asked to report of its load, and what it reports | [`Admitted::ask_for_load`], [`Admitted::keeps_load`] |
 //! | a refusal, counted, remembered and put into the caller's words | [`refuse`] |
 //! | what is remembered of all of it | [`came`], [`identified`], [`passed`], [`Passing`] |
 //!
@@ -20,6 +21,7 @@
 mod coding;
 mod entrance;
 mod heard;
+mod load;
 mod memory;
 mod meter;
 mod patience;
@@ -31,6 +33,7 @@ use http::header::{AUTHORIZATION, HeaderName};
 
 pub(in crate::wire) use coding::{Coding, decode, decode_here};
 pub(in crate::wire) use entrance::{Entered, RequestHead, Toll, enter, enter_as};
+pub(in crate::wire) use load::REPORT;
 pub(in crate::wire) use memory::{Kept, Memory};
 pub(in crate::wire) use meter::Meter;
 pub(in crate::wire) use prepare::{Admitted, Arrival, Prepared, prepare, read, rename};

@@ -18,6 +18,7 @@ use crate::units::{DecisionId, Instant, PoolIndex, Span};
 use super::super::answer::Refused;
 use super::super::dialect::{AnswerForm, Dialect, Named, Parsed, Unreadable};
 use super::heard::heard;
+use super::load;
 use super::meter::Meter;
 use super::watch::Watch;
 
@@ -156,8 +157,23 @@ impl Admitted {
         self.permit.settle(Ending { outcome, usage: Reported::Nothing, heard: None });
     }
 
+    /// Asks its engine for a report of its load, where the policy says so.
+    pub(in crate::wire) fn ask_for_load(&self, onward: &mut HeaderMap) {
+        load::ask(onward, self.permit.load_asked());
+    }
+
+    /// Whether a report of its engine's load is kept from the client.
+    pub(in crate::wire) fn keeps_load(&self) -> bool {
+        self.permit.load_asked().is_some()
+    }
+
     /// Its answer is here: from now on it is settled by what passes.
     pub(in crate::wire) fn meter(self, status: StatusCode, headers: &HeaderMap) -> Meter {
+        if self.keeps_load()
+            && let Some(report) = headers.get(load::REPORT)
+        {
+            self.permit.load_reported(&String::from_utf8_lossy(report.as_bytes()));
+        }
         let heard = heard(status, headers, self.permit.unix_now());
         Meter::new(Watch::of(status, headers, self.encoding, self.form), self.permit, heard)
     }

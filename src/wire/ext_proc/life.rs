@@ -30,7 +30,7 @@ use crate::units::{DecisionId, Instant, Span};
 
 use super::super::answer::{self, Refused};
 use super::super::dialect::Voice;
-use super::super::exchange::{self, Admitted, Meter, OURS, RequestHead, enter};
+use super::super::exchange::{self, Admitted, Meter, OURS, REPORT, RequestHead, enter};
 use super::envoy::{before_dispatch, in_place_of_upstream, unsupported_modes};
 use super::intake::{Decided, Intake, Undecided, onward};
 use super::message::{
@@ -165,13 +165,15 @@ impl Life {
             Ok(Decided { body, admitted: Some(mut admitted) }) => {
                 admitted.sent();
                 let told = self.told().number("queue_ms", admitted.waited().as_secs_f64() * 1e3);
+                let mut set = HeaderMap::new();
+                admitted.ask_for_load(&mut set);
                 self.stage = Stage::Sent(Box::new(admitted));
-                Step::Answer(message::request_body(body, told))
+                Step::Answer(message::request_body(set, body, told))
             }
             Ok(Decided { body, admitted: None }) => {
                 exchange::passed(&self.gate, self.decision);
                 self.stage = Stage::Passing;
-                Step::Answer(message::request_body(body, self.told()))
+                Step::Answer(message::request_body(HeaderMap::new(), body, self.told()))
             }
             Err(refused) => self.refuse(&refused),
         }
@@ -222,6 +224,9 @@ impl Life {
         }
         let mut set = HeaderMap::new();
         exchange::mark(&mut set, &self.gate, self.decision, self.voice, &admitted);
+        if admitted.keeps_load() && head.headers.contains_key(REPORT) {
+            remove.push(REPORT.as_str().to_owned());
+        }
         let mut meter = admitted.meter(head.status, &head.headers);
         if meter.shortens() {
             // What is hidden makes it shorter than the upstream said.

@@ -216,9 +216,9 @@ pub(super) fn request_headers(edit: Edit) -> Box<ProcessingResponse> {
     response(Said::RequestHeaders(headers), Told::default())
 }
 
-/// The request goes on to the upstream. A replaced body needs its new length beside it, or Envoy refuses it.
-pub(super) fn request_body(content: Content, told: Told) -> Box<ProcessingResponse> {
-    let mut edit = Edit::default();
+/// The request goes on to the upstream, with these headers set. A replaced body needs its new length beside it, or Envoy refuses it.
+pub(super) fn request_body(set: HeaderMap, content: Content, told: Told) -> Box<ProcessingResponse> {
+    let mut edit = Edit { set, remove: Vec::new() };
     if let Content::Replaced(bytes) = &content {
         edit.set.insert(CONTENT_LENGTH, HeaderValue::from(bytes.len()));
     }

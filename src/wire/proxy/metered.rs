@@ -10,7 +10,7 @@ use crate::units::DecisionId;
 
 use super::super::answer::Refused;
 use super::super::dialect::Voice;
-use super::super::exchange::{Admitted, Arrival, Coding, mark, prepare};
+use super::super::exchange::{Admitted, Arrival, Coding, REPORT, mark, prepare};
 use super::super::server::Body;
 use super::observed::{self, Framing};
 use super::{Proxy, UpstreamError, headers};
@@ -36,7 +36,8 @@ impl Proxy {
         let mut admitted = prepared.admit(&self.gate).await?;
 
         let voice = Voice::of(head.uri.path(), &head.headers);
-        let onward = self.onward(pool, &head, by_key, body);
+        let mut onward = self.onward(pool, &head, by_key, body);
+        admitted.ask_for_load(onward.headers_mut());
         admitted.sent();
         match self.upstream.send(onward, self.settings.begin_within).await {
             Ok(response) => Ok(self.answer(decision, voice, admitted, response)),
@@ -62,7 +63,11 @@ impl Proxy {
         let framing = Framing::of(&head);
         headers::clean_answer(&mut head.headers);
         mark(&mut head.headers, &self.gate, decision, voice, &admitted);
+        let keeps_load = admitted.keeps_load();
         let meter = admitted.meter(head.status, &head.headers);
+        if keeps_load {
+            head.headers.remove(REPORT);
+        }
         if meter.shortens() {
             // What is hidden makes it shorter than the upstream said.
             head.headers.remove(CONTENT_LENGTH);

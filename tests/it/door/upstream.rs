@@ -96,6 +96,12 @@ impl Exchange {
         self.stream.flush().await.expect("the gateway is there");
     }
 
+    /// Sends bytes to somebody who may not want them all.
+    pub(crate) async fn try_send(&mut self, bytes: &str) {
+        // Then the connection breaks, which is an answer too.
+        let _refused = self.stream.write_all(bytes.as_bytes()).await;
+    }
+
     /// Sends a whole answer.
     pub(crate) async fn answer(&mut self, status: &str, body: &str) {
         let length = body.len();

@@ -9,6 +9,7 @@ mod endings;
 mod envoy;
 mod fanout;
 mod limits;
+mod load;
 mod passing;
 mod proxy;
 mod recorded;

@@ -7,17 +7,18 @@ use super::Finding;
 use super::source::File;
 
 /// What each room may import besides itself. `*` means everything.
-const MAY_IMPORT: [(&str, &[&str]); 15] = [
+const MAY_IMPORT: [(&str, &[&str]); 16] = [
     ("units", &[]),
     ("yaml", &[]),
     ("policy", &["units", "yaml"]),
     ("ledger", &["units"]),
     ("admission", &["units", "policy", "ledger"]),
     ("costing", &["units", "policy"]),
+    ("engines", &["units"]),
     ("sim", &["units", "yaml", "policy", "admission", "ledger", "costing"]),
     ("observe", &["units", "policy", "admission", "ledger"]),
-    ("shell", &["units", "policy", "admission", "ledger", "costing", "observe"]),
-    ("wire", &["units", "policy", "admission", "ledger", "costing", "observe", "shell", "settings"]),
+    ("shell", &["units", "policy", "admission", "ledger", "costing", "engines", "observe"]),
+    ("wire", &["units", "policy", "admission", "ledger", "costing", "engines", "observe", "shell", "settings"]),
     ("demo", &["units", "yaml", "costing", "sim", "wire::dialect"]),
     ("settings", &["units"]),
     ("app", &["*"]),
@@ -37,8 +38,8 @@ const APART: [(&str, &str); 4] = [
 ];
 
 const CORE: [&str; 3] = ["admission", "ledger", "costing"];
-const CLOCKLESS: [&str; 9] =
-    ["units", "yaml", "policy", "ledger", "admission", "costing", "sim", "observe", "settings"];
+const CLOCKLESS: [&str; 10] =
+    ["units", "yaml", "policy", "ledger", "admission", "costing", "engines", "sim", "observe", "settings"];
 
 /// What the core may not name, and why.
 const NOT_IN_CORE: [(&str, &str); 19] = [
