@@ -17,9 +17,10 @@ use crate::costing::Encoding;
 use crate::demo::{self, Demo};
 use crate::observe::{Decisions, Keep, Metrics};
 use crate::policy::{self, Policy, Written};
-use crate::settings::{Remember, Settings};
+use crate::settings::{LedgerKind, Remember, Settings};
 use crate::shell::{self, Gate};
 use crate::sim::EngineSpec;
+use crate::store::FileStore;
 use crate::units::Span;
 use crate::wire::admin::{About, Admin, InForce, Token};
 use crate::wire::explain::Doors;
@@ -76,6 +77,7 @@ impl App {
         // Loading a tokenizer takes a moment, and the first client should not pay for it.
         let warming = tokio::task::spawn_blocking(|| Encoding::O200k.warm());
         let metrics = Metrics::new(policy.clone()).context("setting up metrics")?;
+        let store = open_ledger(settings.ledger.clone()).await?;
         let proxy_listener = listen(settings.proxy, "proxy").await?;
         let grpc_listener = listen(settings.grpc, "gRPC server").await?;
         let admin_listener = listen(settings.admin, "admin API").await?;
@@ -93,7 +95,10 @@ impl App {
 
         let Remember { most, bytes } = settings.decisions;
         let decisions = Decisions::new(Keep { most, bytes });
-        let gate = Gate::start(policy, metrics, decisions, seed(), epoch());
+        let gate = match store {
+            None => Gate::start(policy, metrics, decisions, seed(), epoch()),
+            Some(store) => Gate::start_keeping(policy, metrics, decisions, (seed(), epoch()), Box::new(store))?,
+        };
         gate.watch_engines(seed()).map_err(|error| anyhow!(error))?;
         let token = settings.admin_token.as_ref().map(|secret| Token::new(secret.reveal().trim()));
         let about = About {
@@ -182,6 +187,9 @@ impl App {
                 self.grpc_server.abort();
             }
         }
+        if let Err(error) = self.gate.close_ledger().await {
+            tracing::error!(%error, "what was granted and not used counts as used");
+        }
         self.stop_admin.cancel();
         self.admin_server.abort();
         if let Some(demo) = self.demo.take() {
@@ -199,6 +207,17 @@ fn load_policy(settings: &Settings) -> anyhow::Result<(Policy, Written)> {
             let policy = policy::parse(name, text, no_keys);
             let policy = policy.map_err(|mistakes| anyhow!("the built-in policy:\n{mistakes}"))?;
             Ok((policy, Written::new(text)))
+        }
+    }
+}
+
+/// The ledger, where it is more than memory. Checking it may take a disk a while.
+async fn open_ledger(ledger: LedgerKind) -> anyhow::Result<Option<FileStore>> {
+    match ledger {
+        LedgerKind::Memory => Ok(None),
+        LedgerKind::File(path) => {
+            let opened = tokio::task::spawn_blocking(move || FileStore::open(&path));
+            Ok(Some(opened.await.context("opening the ledger")??))
         }
     }
 }

@@ -12,6 +12,7 @@ pub mod policy;
 pub mod settings;
 pub mod shell;
 pub mod sim;
+pub mod store;
 pub mod units;
 pub mod wire;
 pub mod yaml;

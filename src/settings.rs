@@ -86,10 +86,12 @@ impl Default for Door {
 }
 
 /// Where the books are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LedgerKind {
     /// In this process; a restart begins anew.
     Memory,
+    /// In a file, which what budgets granted outlives the process in.
+    File(PathBuf),
 }
 
 impl FromStr for LedgerKind {
@@ -98,10 +100,12 @@ impl FromStr for LedgerKind {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "memory" => Ok(Self::Memory),
-            other if other.starts_with("file:") || other.starts_with("redis:") || other.starts_with("rediss:") => {
-                Err(format!("the ledger {other:?} is not available in this build; only \"memory\" is"))
-            }
-            other => Err(format!("a ledger is \"memory\", not {other:?}")),
+            "file:" => Err("a ledger in a file needs its path, as in file:/var/lib/tallygate/ledger".into()),
+            file if file.starts_with("file:") => Ok(Self::File(file["file:".len()..].into())),
+            other if other.starts_with("redis:") || other.starts_with("rediss:") => Err(format!(
+                "the ledger {other:?} is not available in this build; only \"memory\" and \"file:PATH\" are"
+            )),
+            other => Err(format!("a ledger is \"memory\" or \"file:PATH\", not {other:?}")),
         }
     }
 }
@@ -162,7 +166,9 @@ mod tests {
     #[test]
     fn other_ledgers_are_refused_by_name() {
         assert_eq!("memory".parse(), Ok(LedgerKind::Memory));
-        for later in ["file:/var/lib/x", "redis://host", "rediss://host"] {
+        assert_eq!("file:/var/lib/x".parse(), Ok(LedgerKind::File("/var/lib/x".into())));
+        assert!("file:".parse::<LedgerKind>().is_err_and(|error| error.contains("needs its path")));
+        for later in ["redis://host", "rediss://host"] {
             let error = later.parse::<LedgerKind>().expect_err(later);
             assert!(error.contains(later) && error.contains("not available in this build"), "{error}");
         }

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use rand::SeedableRng;
 use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
 
 use crate::ledger::{Account, Entry, Movement};
 use crate::policy::Policy;
@@ -27,14 +27,14 @@ use super::limits::Limits;
 use super::order::{Question, Wait};
 use super::own::Own;
 use super::pool::{Pool, Slots};
-use super::promise::{Kept, Promised, until_bearable};
-use super::queue::Load;
-use super::refusal::{Reason, Refusal, Retry};
+use super::promise::{Promised, until_bearable};
+use super::refusal::Reason;
 use super::request::{Request, Subject};
 use super::retry::{Retries, Try};
 use super::rule::Keeping;
 use super::ticket::Ticket;
 use super::tree::{Arrival, Place, Slot, Waiting};
+use super::window::Opening;
 
 /// How a core is set up, beside its policy.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,9 +48,6 @@ pub struct Options {
     /// Who keeps what budgets have granted.
     pub keeping: Keeping,
 }
-
-/// The most that is added to the time to come back.
-const MOST_JITTER: Span = Span::from_secs(60);
 
 /// The admission core.
 #[derive(Debug)]
@@ -67,7 +64,7 @@ pub struct Engine {
     tickets: u64,
     draining: bool,
     now: Instant,
-    rng: StdRng,
+    pub(super) rng: StdRng,
     pub(super) effects: Vec<Effect>,
 }
 
@@ -106,6 +103,7 @@ impl Engine {
         for pool in &mut self.pools {
             pool.count_vacancy(self.now);
             pool.promises.lapse(self.now);
+            pool.window.step(self.now);
         }
         self.turn_breakers();
         self.expire();
@@ -131,13 +129,15 @@ impl Engine {
         std::mem::take(&mut self.effects)
     }
 
-    /// When [`Input::Tick`] is due if nothing happens before: at the earliest deadline in the queue, at the moment at
-    /// which a rate allows what it holds back, or when a breaker turns.
+    /// When [`Input::Tick`] is due if nothing happens before: the earliest deadline in the queue, the moment at which a
+    /// rate allows what it holds back, the one at which an adaptive window lets the next request go, or the one at which
+    /// a breaker turns.
     #[must_use]
     pub fn next_wakeup(&self) -> Option<Instant> {
         let held = self.pools.iter().filter_map(|pool| pool.tree.next_unheld());
+        let opens = self.pools.iter().filter_map(Pool::opens_at);
         let turns = self.pools.iter().filter_map(|pool| pool.breaker.turns_at());
-        held.chain(turns).chain(self.expiry.first().map(|(deadline, _)| *deadline)).min()
+        held.chain(opens).chain(turns).chain(self.expiry.first().map(|(deadline, _)| *deadline)).min()
     }
 
     pub(super) fn now(&self) -> Instant {
@@ -299,56 +299,14 @@ impl Engine {
         }
     }
 
-    pub(super) fn refuse_waiting(&mut self, waiting: &Waiting, reason: Reason, wait: Wait) {
-        let retry = self.retry(self.after_shut(&waiting.request.subject, wait));
-        self.promise(&waiting.request, waiting.cost, retry);
-        let waited = self.now.since(waiting.arrived_at);
-        self.refuse(&waiting.request, reason, retry, waited);
-    }
-
-    fn refuse(&mut self, request: &Request, reason: Reason, retry: Retry, waited: Span) {
-        match retry {
-            Retry::At(due) => self.retries.told(&request.subject.tenant, Some(due), self.now),
-            Retry::Unknown => self.retries.told(&request.subject.tenant, None, self.now),
-            Retry::Never => {}
-        }
-        let left = self.left(request, 0);
-        let (subject, request) = (request.subject.clone(), request.id);
-        let refusal = Refusal { request, subject, reason, retry, left };
-        self.emit(Event::Refused { at: self.now, waited, refusal: refusal.clone() });
-        self.effects.push(Effect::Answer { request, verdict: Verdict::Refused(refusal) });
-    }
-
     /// What is left of the limits that concern a request, once so many more of its own are in flight.
-    fn left(&self, request: &Request, more: u32) -> Left {
+    pub(super) fn left(&self, request: &Request, more: u32) -> Left {
         Left { rules: self.limits.left(self.now, request), ..self.fanout.left(&request.subject, more) }
     }
 
     /// Has the grants of budgets written down that were made in this step.
     pub(super) fn keep(&mut self) {
         self.effects.extend(self.limits.due().map(Effect::Debit));
-    }
-
-    /// Keeps room for a request that was told when to come back.
-    fn promise(&mut self, request: &Request, cost: VirtualTokens, retry: Retry) {
-        if let Retry::At(due) = retry {
-            let kept = Kept { load: Load::of(request.expected.total(), request.bytes), work: cost };
-            self.pools[request.subject.pool.index()].promises.give(&request.subject, self.now, due, kept);
-        }
-    }
-
-    /// Upward jitter of up to a fifth of the wait and a second, and a minute at most, since clients add none of their own and would
-    /// all come back at once.
-    fn retry(&mut self, wait: Wait) -> Retry {
-        match wait {
-            Wait::Forever => Retry::Never,
-            Wait::Unknown => Retry::Unknown,
-            Wait::For(span) => {
-                let most = Span::from_nanos(span.as_nanos() / 5).saturating_add(Span::from_secs(1)).min(MOST_JITTER);
-                let jitter = Span::from_nanos(self.rng.random_range(0..=most.as_nanos()));
-                Retry::At(self.now + span + jitter)
-            }
-        }
     }
 
     /// Dispatches whatever the windows let go.
@@ -367,6 +325,17 @@ impl Engine {
         for pool in &mut self.pools {
             pool.mark_backlog(self.now);
             pool.note_vacancy(self.now);
+            pool.note_held();
+        }
+        self.tell_windows();
+    }
+
+    /// Tells what adaptive windows have newly found.
+    fn tell_windows(&mut self) {
+        for pool in &mut self.pools {
+            if let Some(found) = pool.window.take_news() {
+                self.effects.push(Effect::Emit(Event::WindowMoved { at: self.now, pool: pool.index, found }));
+            }
         }
     }
 
@@ -411,7 +380,8 @@ impl Engine {
             request,
         };
         let node = &mut self.pools[pool.index()];
-        node.window.take(need, cost);
+        let opening = Opening::new(need, flight.request.streamed, &flight.request.subject.tenant);
+        node.window.take(ticket.id, opening, cost);
         node.depart(place, &flight, self.now);
         node.breaker.depart(ticket.id, &flight.request.subject.tenant, node.window.requests());
         self.emit_dispatched(&ticket, &flight);

@@ -10,6 +10,7 @@ use super::refusal::Refusal;
 use super::request::Subject;
 use super::rule::{Demotion, Rule};
 use super::ticket::Outcome;
+use super::window::Found;
 
 /// Something the core did.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,6 +134,15 @@ pub enum Event {
         tenant: Option<TenantId>,
         /// To what.
         stage: BreakerStage,
+    },
+    /// A window that adapts has changed: its tokens by an eighth or more, or its room by a request.
+    WindowMoved {
+        /// When.
+        at: Instant,
+        /// Whose.
+        pool: PoolIndex,
+        /// What it has found now, and why.
+        found: Found,
     },
     /// Somebody settled, or reported progress of, a ticket that is not live: a fault in a door, harmless here.
     UnknownTicket {

@@ -31,7 +31,7 @@
 //! | `fanout` | caps on requests in flight |
 //! | `retry` | how many of a tenant's requests may be retries |
 //! | `breaker`, `circuit`, `evidence`, `trip` | an upstream that fails, or whose budget is spent |
-//! | `window`, `pool` | how much may be in flight, and which request is next |
+//! | `window`, `pool` | how much may be in flight, written or found, and which request is next |
 //! | `signals` | how much a pool is wanted, for whoever adds and removes engines |
 //! | `gauges` | what the engines say of their own load, and how old that is |
 //! | `flight`, `settle` | what a request is charged, held and settled for |
@@ -61,6 +61,7 @@ mod promise;
 mod queue;
 mod rate;
 mod refusal;
+mod refuse;
 mod request;
 mod retry;
 mod rule;
@@ -99,4 +100,4 @@ pub use signals::{Saturation, Signals};
 pub use ticket::{Ending, Heard, Outcome, Reported, Ticket};
 pub use view::{Head, PoolView, QueueView, RequestState, RequestView, SessionView, TenantView};
 pub use vtc::Standing;
-pub use window::WindowFound;
+pub use window::{Adapted, Cause, Found, WindowFound};

@@ -83,7 +83,7 @@ impl Pool {
         Self {
             index,
             tree: Tree::new(policy, pool, seed),
-            window: Window::new(pool.window),
+            window: Window::new(pool.window, pool.adapt),
             speed: Speed::default(),
             max_request_tokens: pool.max_request_tokens,
             caps: pool.queue,
@@ -308,6 +308,26 @@ impl Pool {
             let own = if class == to { service } else { VirtualTokens::ZERO };
             self.tree.classes[class.index()].owed.given(service, own, window.max(head));
         }
+    }
+
+    /// Nothing more can be dispatched now: tells an adaptive window whom it holds back.
+    pub(super) fn note_held(&mut self) {
+        let held = self.held();
+        self.window.held(held);
+    }
+
+    /// When the head may go because of time alone; nothing where that is not known.
+    pub(super) fn opens_at(&self) -> Option<Instant> {
+        self.window.opens_at(self.held()?)
+    }
+
+    /// What the head needs that the window holds back.
+    fn held(&self) -> Option<Tokens> {
+        if self.slots == Slots::Granted || !self.window.adapts() {
+            return None;
+        }
+        let need = self.tree.waiting[self.head()?].request.expected.total();
+        (!self.window.fits(need)).then_some(need)
     }
 
     /// Nothing more can be dispatched now: whoever is still eligible has a backlog.

@@ -2,13 +2,14 @@
 
 use crate::ledger::Movement;
 use crate::policy::model::Charge;
-use crate::units::{TicketId, Tokens, VirtualTokens};
+use crate::units::{Instant, TicketId, Tokens, VirtualTokens};
 
 use super::engine::Engine;
 use super::event::Event;
 use super::flight::Bill;
 use super::own::Own;
 use super::ticket::{Ending, Outcome};
+use super::window::{Opening, Whole};
 
 impl Engine {
     /// A request in flight has produced this much in all. What exceeds the prediction is charged, held and
@@ -43,7 +44,7 @@ impl Engine {
         let holds_back = self.limits.holds_back(&flight.holds);
         let (place, request, subject) = (flight.place, flight.request.id, flight.request.subject.clone());
         let pool = &mut self.pools[subject.pool.index()];
-        pool.window.grow(need, service);
+        pool.window.grow(id, need, service);
         pool.tree.tenants[place.tenant].in_flight.tokens += need;
         pool.tree.classes[place.class.index()].in_flight.tokens += need;
         self.keep();
@@ -91,7 +92,14 @@ impl Engine {
         self.post(&subject, request, Movement::Settle, bill.cost);
         self.post(&subject, request, Movement::Refund, beyond(flight.reserved, bill.cost));
         let pool = &mut self.pools[subject.pool.index()];
-        pool.window.release(flight.need, flight.service);
+        let since_dispatch = |moment: Instant| moment.since(flight.ticket.dispatched_at);
+        let whole = ending.outcome.is_complete().then(|| Whole {
+            lasted: since_dispatch(now),
+            silent: since_dispatch(flight.first_output_at.unwrap_or(now)),
+            output: bill.usage.output(),
+        });
+        let opening = Opening::new(flight.need, flight.request.streamed, &subject.tenant);
+        pool.window.release(id, opening, flight.service, whole);
         pool.land(flight.place, &flight, bill.cost);
         if ending.outcome.is_complete() {
             pool.speed.learn(bill.usage.output(), flight.request.choices, flight.producing(now));

@@ -1,5 +1,6 @@
 //! What can be seen of the core from outside: plain copies, for the admin API and tests.
 
+use crate::policy::model::Window;
 use crate::units::{
     Bytes, ClassIndex, Instant, Limit, PoolIndex, RequestId, SessionId, Share, TenantId, TicketId, Tokens, Usage,
     VirtualTokens, Weight,
@@ -11,6 +12,7 @@ use super::pool::Pool;
 use super::request::Subject;
 use super::rule::BudgetUse;
 use super::tree::Waiting;
+use super::window::Adapted;
 
 /// A tenant that has something queued or in flight, or a counter that is remembered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,6 +94,10 @@ pub struct PoolView {
     pub in_flight_requests: u32,
     /// Their tokens.
     pub in_flight_tokens: Tokens,
+    /// How much may be in flight now.
+    pub caps: Window,
+    /// Where that was found rather than written: how.
+    pub adapted: Option<Adapted>,
     /// The most ever dispatched and unfinished at once, in service: `M_g` of the fairness bound, weighted.
     pub peak_in_flight: VirtualTokens,
     /// How its upstream is treated; nothing where the pool has no breaker.
@@ -210,6 +216,8 @@ impl Engine {
             pool: pool.index,
             in_flight_requests: pool.window.requests(),
             in_flight_tokens: pool.window.tokens(),
+            caps: pool.window.caps(),
+            adapted: pool.window.adapted(),
             peak_in_flight: pool.window.peak(),
             breaker: pool.breaker.stage(),
             held_back: pool.breaker.alone().map(|(tenant, stage)| (tenant.clone(), stage)).collect(),

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use crate::policy;
-use crate::policy::model::{Policy, Pool};
+use crate::policy::model::{Adapt, Policy, Pool};
 use crate::units::Limit;
 
 use super::Outcome;
@@ -49,13 +49,17 @@ fn summary(policy: &Policy) -> String {
 }
 
 fn pool(pool: &Pool) -> String {
+    let (none, found) = match pool.adapt {
+        Adapt::Fixed => ("no limit", ""),
+        Adapt::Auto => ("what the engine is found to take", "what the engine is found to take but at most "),
+    };
     let window = match (pool.window.requests, pool.window.tokens) {
-        (Limit::Unlimited, Limit::Unlimited) => "no limit".to_owned(),
+        (Limit::Unlimited, Limit::Unlimited) => return format!("pool {} with {none} in flight", pool.name),
         (Limit::AtMost(requests), Limit::Unlimited) => format!("{requests} requests"),
         (Limit::Unlimited, Limit::AtMost(tokens)) => format!("{tokens} tokens"),
         (Limit::AtMost(requests), Limit::AtMost(tokens)) => format!("{requests} requests and {tokens} tokens"),
     };
-    format!("pool {} with {window} in flight", pool.name)
+    format!("pool {} with {found}{window} in flight", pool.name)
 }
 
 fn counted(count: usize, one: &str, many: &str) -> String {

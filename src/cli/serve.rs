@@ -26,7 +26,7 @@ pub(super) struct Serve {
     /// Where pools go that name no upstream of their own, such as http://127.0.0.1:8000.
     #[arg(long, value_name = "URL", conflicts_with = "demo")]
     upstream: Option<http::Uri>,
-    /// Where the books are kept: memory.
+    /// Where what budgets granted is kept: in memory, or in a file (file:PATH), so that it outlives restarts and crashes.
     #[arg(long, value_name = "LEDGER", default_value = "memory")]
     ledger: LedgerKind,
     /// Where the proxy listens.

@@ -6,6 +6,8 @@
 
 mod entry;
 mod memory;
+mod store;
 
 pub use entry::{Account, Entry, Movement};
 pub use memory::{Balance, Ledger, Memory};
+pub use store::{Grant, GrantKey, Store, StoreError};

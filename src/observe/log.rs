@@ -92,6 +92,15 @@ impl Journal {
                 warn!(target: "tallygate::decision", pool, %tenant, stage = stage.name(), for_ms, withheld,
                     "the breaker of an upstream");
             }
+            Event::WindowMoved { at, pool, found } => {
+                if !tracing::enabled!(target: "tallygate::window", tracing::Level::DEBUG) {
+                    return;
+                }
+                let Some(withheld) = self.admit(*at) else { return };
+                let pool = &*policy.pools[pool.index()].name;
+                debug!(target: "tallygate::window", pool, tokens = found.tokens.get(), waiting = found.waiting,
+                    cause = found.cause.name(), withheld, "the window moved");
+            }
             Event::Queued { .. }
             | Event::Demoted { .. }
             | Event::Shadowed { .. }

@@ -55,9 +55,56 @@ struct Inner {
     oldest_wait: GaugeVec,
     in_flight_requests: GaugeVec,
     in_flight_tokens: GaugeVec,
+    windows: WindowMetrics,
     prediction: GaugeVec,
     input_estimate: GaugeVec,
     signals: SignalGauges,
+}
+
+/// What is told of the pools' windows.
+#[derive(Debug)]
+struct WindowMetrics {
+    requests: GaugeVec,
+    tokens: GaugeVec,
+    blind: GaugeVec,
+    moves: IntCounterVec,
+}
+
+impl WindowMetrics {
+    fn new(maker: &Maker) -> Result<Self, prometheus::Error> {
+        Ok(Self {
+            requests: maker.gauge(
+                "tallygate_window_requests",
+                "Requests that may be in flight now, as written or found.",
+                &["pool"],
+            )?,
+            tokens: maker.gauge(
+                "tallygate_window_tokens",
+                "Tokens that may be in flight now, as written or found.",
+                &["pool"],
+            )?,
+            blind: maker.gauge(
+                "tallygate_window_blind",
+                "1 where an adaptive window holds as it is because the engine has shown nothing for long.",
+                &["pool"],
+            )?,
+            moves: maker.count(
+                "tallygate_window_moves_total",
+                "Changes of an adaptive window by an eighth or more, by cause.",
+                &["pool", "cause"],
+            )?,
+        })
+    }
+
+    fn show(&self, pool: &str, gauge: &PoolGauge) {
+        if let Some(most) = gauge.most_requests {
+            self.requests.with_label_values(&[pool]).set(f64::from(most));
+        }
+        if let Some(most) = gauge.most_tokens {
+            self.tokens.with_label_values(&[pool]).set(shown(most));
+        }
+        self.blind.with_label_values(&[pool]).set(f64::from(u8::from(gauge.blind)));
+    }
 }
 
 /// What the gauges show of one class's queue.
@@ -75,13 +122,30 @@ pub struct QueueGauge {
     pub oldest: Span,
 }
 
+/// What is in flight in one pool, and what may be.
+#[derive(Clone, Copy, Debug)]
+pub struct PoolGauge {
+    /// Which pool.
+    pub pool: PoolIndex,
+    /// Requests in flight.
+    pub requests: u32,
+    /// Their tokens.
+    pub tokens: Tokens,
+    /// How many requests may be in flight now, where there is a cap.
+    pub most_requests: Option<u32>,
+    /// How many tokens may be in flight now, where there is a cap.
+    pub most_tokens: Option<Tokens>,
+    /// Whether its window adapts and nothing is known of the engine.
+    pub blind: bool,
+}
+
 /// What the gauges show, as read from the core at the moment of asking.
 #[derive(Clone, Debug, Default)]
 pub struct Gauges {
     /// Every queue.
     pub queues: Vec<QueueGauge>,
-    /// Every pool's requests and tokens in flight.
-    pub pools: Vec<(PoolIndex, u32, Tokens)>,
+    /// Every pool.
+    pub pools: Vec<PoolGauge>,
     /// Every pool's breaker.
     pub breakers: Vec<BreakerGauge>,
     /// Every budget, and the part of it used by whoever has used most.
@@ -227,6 +291,7 @@ impl Metrics {
                 &["pool"],
             )?,
             in_flight_tokens: maker.gauge("tallygate_in_flight_tokens", "Their tokens.", &["pool"])?,
+            windows: WindowMetrics::new(&maker)?,
             prediction: maker.error("tallygate_prediction_error_tokens", "Error of the output prediction.")?,
             input_estimate: maker
                 .error("tallygate_input_error_tokens", "Error of the input expected, and of the bare count of it.")?,
@@ -272,6 +337,9 @@ impl Metrics {
             Event::Vacated { subject, amount, .. } => {
                 inner.vacated.with_label_values(&inner.who(subject)).inc_by(amount.as_f64().max(0.0));
             }
+            Event::WindowMoved { pool, found, .. } => {
+                inner.windows.moves.with_label_values(&[inner.pool(*pool), found.cause.name()]).inc();
+            }
             Event::UnknownTicket { .. } => inner.unknown_tickets.with_label_values::<&str>(&[]).inc(),
             Event::Breaker { pool, tenant, stage, .. } => {
                 inner.breakers.shifted(inner.pool(*pool), tenant.as_ref(), *stage);
@@ -292,6 +360,12 @@ impl Metrics {
     /// Counts an answer of the door's own.
     pub fn rejected(&self, reason: &str) {
         self.inner.rejected.with_label_values(&[reason]).inc();
+    }
+
+    /// Counts a batch of grants that was to be written.
+    pub fn ledger_written(&self, written: bool) {
+        let result = if written { "written" } else { "failed" };
+        self.inner.signals.ledger.with_label_values(&[result]).inc();
     }
 
     /// Counts a reading of what an engine says of its load.
@@ -317,9 +391,11 @@ impl Metrics {
             inner.queued_tokens.with_label_values(&place).set(shown(queue.tokens));
             inner.oldest_wait.with_label_values(&place).set(queue.oldest.as_secs_f64());
         }
-        for (pool, requests, tokens) in &gauges.pools {
-            inner.in_flight_requests.with_label_values(&[inner.pool(*pool)]).set(f64::from(*requests));
-            inner.in_flight_tokens.with_label_values(&[inner.pool(*pool)]).set(shown(*tokens));
+        for gauge in &gauges.pools {
+            let pool = [inner.pool(gauge.pool)];
+            inner.in_flight_requests.with_label_values(&pool).set(f64::from(gauge.requests));
+            inner.in_flight_tokens.with_label_values(&pool).set(shown(gauge.tokens));
+            inner.windows.show(inner.pool(gauge.pool), gauge);
         }
         for gauge in &gauges.breakers {
             inner.breakers.show(inner.pool(gauge.pool), gauge);

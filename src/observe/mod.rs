@@ -14,5 +14,5 @@ mod totals;
 pub use breakers::BreakerGauge;
 pub use decisions::{Decisions, Keep};
 pub use log::Journal;
-pub use metrics::{Gauges, Metrics, QueueGauge};
+pub use metrics::{Gauges, Metrics, PoolGauge, QueueGauge};
 pub use totals::{Total, Totals};

@@ -15,6 +15,8 @@ use super::metrics::{Maker, shown};
 pub(super) struct SignalGauges {
     /// Readings of what engines say, by how they went.
     pub(super) reads: IntCounterVec,
+    /// Batches of grants written, by how they went.
+    pub(super) ledger: IntCounterVec,
     saturation: GaugeVec,
     backlog: GaugeVec,
     wait: GaugeVec,
@@ -34,6 +36,7 @@ impl SignalGauges {
         let gauge = |name: &str, help: &str| maker.gauge(&format!("tallygate_{name}"), help, &["pool"]);
         let reads = "Readings of what engines say of their load.";
         Ok(Self {
+            ledger: maker.count("tallygate_ledger_writes_total", "Batches of budgets' grants written.", &["result"])?,
             reads: maker.count("tallygate_engine_reads_total", reads, &["pool", "result"])?,
             saturation: gauge(
                 "pool_saturation",

@@ -111,6 +111,7 @@ impl Totals {
             | Event::Breaker { .. }
             | Event::Settled { .. }
             | Event::Cancelled { .. }
+            | Event::WindowMoved { .. }
             | Event::UnknownTicket { .. } => {}
         }
     }

@@ -311,6 +311,8 @@ pub struct Pool {
     pub upstream: Option<http::Uri>,
     /// How much may be in flight.
     pub window: Window,
+    /// Whether and how the window follows the engine.
+    pub adapt: Adapt,
     /// The largest request ever admitted, in input plus expected output.
     pub max_request_tokens: Limit<Tokens>,
     /// How much may wait.
@@ -359,6 +361,16 @@ pub struct Window {
     pub tokens: Limit<Tokens>,
     /// In requests.
     pub requests: Limit<u32>,
+}
+
+/// How a window follows the engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Adapt {
+    /// Not at all.
+    #[default]
+    Fixed,
+    /// It is found from what the engine shows; the policy's caps bound it.
+    Auto,
 }
 
 /// How much may wait, at four levels.

@@ -44,6 +44,13 @@ impl Clock {
         Calendar::synchronised(Instant::EPOCH, UnixTime::from_nanos(0).after(start))
     }
 
+    /// The same, by what the system's clock says now: it may have been set meanwhile.
+    #[must_use]
+    pub fn compared(&self) -> Calendar {
+        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(Span::ZERO, Span::from);
+        Calendar::synchronised(self.now(), UnixTime::from_nanos(0).after(wall))
+    }
+
     /// A moment as wall time, in seconds since 1970.
     #[must_use]
     pub fn unix_seconds(&self, moment: Instant) -> f64 {

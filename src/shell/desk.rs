@@ -15,7 +15,8 @@ use crate::observe::{Metrics, Totals};
 use crate::policy::Policy;
 use crate::units::{Instant, Limit, PoolIndex, RequestId, Span, TicketId, Tokens, Usage};
 
-use super::gate::{Ask, Quoted, counting};
+use super::ask::{Ask, Quoted, counting};
+use super::keep::Uncovered;
 use super::pace::Pace;
 use super::permit::Permit;
 
@@ -36,6 +37,9 @@ pub(super) struct Desk {
     /// The largest request of each pool.
     most: Vec<Limit<Tokens>>,
     draining: bool,
+    policy: Arc<Policy>,
+    /// Grants of budgets that are not written yet, and who waits for them.
+    pub(super) uncovered: Uncovered,
 }
 
 #[derive(Debug)]
@@ -79,6 +83,8 @@ impl Desk {
             most: policy.pools.iter().map(|pool| pool.max_request_tokens).collect(),
             paces: vec![Pace::default(); policy.pools.len()],
             draining: false,
+            policy: policy.clone(),
+            uncovered: Uncovered::default(),
         }
     }
 
@@ -156,10 +162,12 @@ impl Desk {
         let mut said = Said::default();
         for effect in self.engine.on(now, input) {
             match effect {
-                Effect::Answer { request, verdict } => said.deliveries.extend(self.answer(request, verdict)),
+                Effect::Answer { request, verdict } => {
+                    let delivery = self.answer(request, verdict);
+                    said.deliveries.extend(delivery.and_then(|delivery| self.uncovered.pass(delivery)));
+                }
                 Effect::Post(entry) => self.ledger.post(&entry),
-                // The core makes none where nothing but itself keeps budgets.
-                Effect::Debit(_) => {}
+                Effect::Debit(debit) => self.uncovered.grant(&self.policy, debit),
                 Effect::Emit(event) => {
                     self.note(&event);
                     said.events.push(event);

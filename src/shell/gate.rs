@@ -10,81 +10,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::{Notify, oneshot};
 
-use crate::admission::{
-    Attempt, Ending, Engine, Event, Explanation, Input, Keeping, Options, Refusal, Slots, Subject, Ticket,
-};
-use crate::costing::{Call, Counted, Experience, Fit};
-use crate::ledger::Memory;
-use crate::observe::decisions::{Asked, Counting};
+use crate::admission::{Ending, Engine, Event, Input, Keeping, Options, Refusal, Slots, Ticket};
+use crate::costing::Experience;
+use crate::ledger::{Memory, Store, StoreError};
 use crate::observe::{Decisions, Journal, Metrics, Totals};
 use crate::policy::Policy;
-use crate::policy::model::{Caller, Selection};
-use crate::units::{DecisionId, Instant, Limit, PoolIndex, RequestId, Span, TicketId, Tokens, Usage, VirtualTokens};
+use crate::units::{DecisionId, Instant, PoolIndex, RequestId, Span, TicketId, Tokens, VirtualTokens};
 
+use super::ask::{Ask, Quoted, asked};
 use super::clock::Clock;
 use super::desk::{Answer, Delivery, Desk, Said};
+use super::keep::{Keeper, Uncovered};
 use super::permit::Permit;
 use super::watch::Watch;
-
-/// A request, identified, routed and counted, that asks to be let through.
-#[derive(Clone, Debug)]
-pub struct Ask {
-    /// The name of the decision to be made.
-    pub decision: DecisionId,
-    /// The API it is written in.
-    pub dialect: &'static str,
-    /// When the request arrived.
-    pub arrived: Instant,
-    /// What it asks for.
-    pub call: Call,
-    /// Its input as counted.
-    pub input: Counted,
-    /// Whose it is.
-    pub caller: Caller,
-    /// Where it goes and what it weighs.
-    pub selection: Selection,
-    /// How long its client waits.
-    pub patience: Patience,
-}
-
-impl Ask {
-    /// Whom it belongs to, and where it competes.
-    #[must_use]
-    pub fn subject(&self) -> Subject {
-        Subject {
-            pool: self.selection.pool,
-            class: self.selection.class,
-            tenant: self.caller.tenant.clone(),
-            session: self.caller.session.clone(),
-        }
-    }
-}
-
-/// What a request is quoted, and what every gate says of it.
-#[derive(Clone, Debug)]
-pub struct Quoted {
-    /// Its input as counted.
-    pub counted: Tokens,
-    /// How near the truth that count is.
-    pub counting: Counting,
-    /// What it is expected to use.
-    pub expected: Usage,
-    /// The most output it can produce, where it states a cap.
-    pub output_cap: Limit<Tokens>,
-    /// What every gate says.
-    pub explained: Explanation,
-}
-
-/// How long a client waits, as far as it says.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Patience {
-    /// For dispatch, from arrival.
-    pub dispatch: Option<Span>,
-    /// For something of the answer, from arrival.
-    pub answer: Option<Span>,
-    /// Which try this is, of those it is willing to make.
-    pub attempt: Attempt,
-}
 
 /// Why a request is not let through.
 #[derive(Debug)]
@@ -135,6 +73,16 @@ impl WeakGate {
     }
 }
 
+/// How a gate begins.
+struct Start {
+    seed: u64,
+    epoch: u32,
+    keeper: Option<Keeper>,
+}
+
+/// How often the clocks are compared, for budgets by the calendar.
+const COMPARED_EVERY: Span = Span::from_secs(60);
+
 #[derive(Debug)]
 struct Shared {
     policy: Arc<Policy>,
@@ -146,6 +94,7 @@ struct Shared {
     desk: Mutex<Desk>,
     journal: Mutex<Journal>,
     watch: Watch,
+    keeper: Option<Keeper>,
     /// Tells the timer that the core wants to be woken earlier than before.
     wake: Arc<Notify>,
     idle: Notify,
@@ -163,14 +112,39 @@ impl Gate {
     /// `seed` decides what the core leaves to chance; `epoch` distinguishes this start of the process from others.
     #[must_use]
     pub fn start(policy: Arc<Policy>, metrics: Metrics, decisions: Decisions, seed: u64, epoch: u32) -> Self {
+        Self::with(policy, metrics, decisions, Start { seed, epoch, keeper: None })
+    }
+
+    /// The same, with what budgets grant kept in a store, and what it kept before counted as used.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn start_keeping(
+        policy: Arc<Policy>,
+        metrics: Metrics,
+        decisions: Decisions,
+        (seed, epoch): (u64, u32),
+        mut store: Box<dyn Store>,
+    ) -> Result<Self, StoreError> {
+        let (keeper, keeping) = Keeper::new();
+        let gate = Self::with(policy, metrics, decisions, Start { seed, epoch, keeper: Some(keeper) });
+        gate.recall(&mut *store)?;
+        tokio::spawn(keeping.with(store).go_on(gate.downgrade(), *gate.clock()));
+        Ok(gate)
+    }
+
+    fn with(policy: Arc<Policy>, metrics: Metrics, decisions: Decisions, start: Start) -> Self {
+        let Start { seed, epoch, keeper } = start;
         let clock = Clock::start();
         let calendar = clock.calendar();
-        let options = Options { seed, slots: Slots::Window, calendar, keeping: Keeping::Memory };
+        let keeping = if keeper.is_some() { Keeping::Ledger } else { Keeping::Memory };
+        let options = Options { seed, slots: Slots::Window, calendar, keeping };
         let engine = Engine::new(policy.clone(), options);
         let wake = Arc::new(Notify::new());
         let gate = Self(Arc::new(Shared {
             desk: Mutex::new(Desk::new(&policy, engine, metrics.clone())),
             watch: Watch::new(&policy),
+            keeper,
             policy,
             clock,
             metrics,
@@ -182,6 +156,9 @@ impl Gate {
             idle: Notify::new(),
         }));
         tokio::spawn(keep_time(gate.downgrade(), gate.0.clock, wake));
+        if !gate.0.policy.budgets.is_empty() {
+            tokio::spawn(keep_calendar(gate.downgrade(), gate.0.clock));
+        }
         gate
     }
 
@@ -350,6 +327,15 @@ impl Gate {
         let _broken = self.transact(|desk, now| desk.step(now, Input::Progress { ticket, output }));
     }
 
+    pub(super) fn keeper(&self) -> Option<&Keeper> {
+        self.0.keeper.as_ref()
+    }
+
+    /// Does something with the grants that are not written. Nothing where the core is broken.
+    pub(super) fn with_uncovered<T>(&self, act: impl FnOnce(&mut Uncovered) -> T) -> Option<T> {
+        self.lock().ok().map(|mut desk| act(&mut desk.uncovered))
+    }
+
     pub(super) fn watch(&self) -> &Watch {
         &self.0.watch
     }
@@ -374,6 +360,15 @@ impl Gate {
         charged
     }
 
+    /// Hands verdicts to whoever waits for them.
+    pub(super) fn deliver(&self, deliveries: Vec<Delivery>) {
+        for Delivery { to, verdict } in deliveries {
+            let answer: Answer = verdict.map(|admitted| Permit::new(self.clone(), admitted));
+            // Whoever waited may have left a moment ago. Then the permit comes back and settles itself.
+            drop(to.send(answer));
+        }
+    }
+
     fn lock(&self) -> Result<MutexGuard<'_, Desk>, Broken> {
         self.0.desk.lock().map_err(|_poisoned| Broken)
     }
@@ -389,6 +384,11 @@ impl Gate {
             {
                 self.0.wake.notify_one();
             }
+            if let Some(keeper) = &self.0.keeper
+                && desk.uncovered.is_due()
+            {
+                keeper.wake();
+            }
             if desk.is_idle() {
                 self.0.idle.notify_waiters();
             }
@@ -396,44 +396,10 @@ impl Gate {
         };
         // Before anybody is told, or they would ask and find nothing.
         self.0.decisions.note(&said.events);
-        for Delivery { to, verdict } in said.deliveries {
-            let answer: Answer = verdict.map(|admitted| Permit::new(self.clone(), admitted));
-            // Whoever waited may have left a moment ago. Then the permit comes back and settles itself.
-            drop(to.send(answer));
-        }
+        self.deliver(said.deliveries);
         let mut journal = self.0.journal.lock().unwrap_or_else(PoisonError::into_inner);
         said.events.iter().for_each(|event| journal.write(&self.0.policy, event));
         Ok(())
-    }
-}
-
-/// How near the truth a count is.
-pub(super) fn counting(counted: &Counted) -> Counting {
-    let by_formula = counted.structured != Tokens::ZERO || counted.attachments != Tokens::ZERO;
-    if counted.is_partial() {
-        Counting::Partial
-    } else if counted.fit == Fit::Exact && !by_formula {
-        Counting::Exact
-    } else {
-        Counting::Near
-    }
-}
-
-/// What is remembered of what a request asked for.
-fn asked(ask: &Ask, quoted: Quoted) -> Asked {
-    Asked {
-        dialect: ask.dialect,
-        model: ask.call.model.as_str().into(),
-        selection: ask.selection.clone(),
-        streamed: ask.call.streamed,
-        bytes: ask.call.bytes,
-        counted: quoted.counted,
-        counting: quoted.counting,
-        expected: quoted.expected,
-        output_cap: quoted.output_cap,
-        waits_for_dispatch: ask.patience.dispatch,
-        waits_for_answer: ask.patience.answer,
-        explained: quoted.explained,
     }
 }
 
@@ -481,5 +447,16 @@ async fn keep_time(gate: WeakGate, clock: Clock, wake: Arc<Notify>) {
     }
 }
 
+/// Tells the core what the calendar says, which may be set while this runs. Ends with the gate, or when the core is broken.
+async fn keep_calendar(gate: WeakGate, clock: Clock) {
+    loop {
+        clock.sleep(COMPARED_EVERY).await;
+        let Some(gate) = gate.upgrade() else { return };
+        if gate.transact(|desk, now| desk.step(now, Input::Calendar(clock.compared()))).is_err() {
+            return;
+        }
+    }
+}
+
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -4,15 +4,18 @@
 //! is, wakes it when it asks to be woken, and hands its verdicts to whoever waits for them. A decision takes the
 //! lock, never the network; the lock is never held across an await.
 
+mod ask;
 mod clock;
 mod desk;
 mod gate;
+mod keep;
 mod pace;
 mod permit;
 mod shutdown;
 mod watch;
 
+pub use ask::{Ask, Patience, Quoted};
 pub use clock::Clock;
-pub use gate::{Ask, Broken, Denied, Gate, Patience, Quoted, Seen, WeakGate};
+pub use gate::{Broken, Denied, Gate, Seen, WeakGate};
 pub use permit::Permit;
 pub use shutdown::{asked_to_stop, drain};

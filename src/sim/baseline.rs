@@ -93,6 +93,8 @@ impl Baseline {
             facts: Vec::new(),
             bookings: Vec::new(),
             faults: Vec::new(),
+            load: Vec::new(),
+            window_moves: Vec::new(),
         }
     }
 }

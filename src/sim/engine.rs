@@ -276,12 +276,13 @@ impl SimEngine {
             let input = self.form_mini_batch(supply);
             if !self.prefilling.is_empty() {
                 self.decoded_since_admission = 0;
-                self.step = Some(Step { ends: now + self.spec.prefill_span(input), kind: StepKind::Prefill });
+                let span = self.spec.paced(now, self.spec.prefill_span(input));
+                self.step = Some(Step { ends: now + span, kind: StepKind::Prefill });
                 return;
             }
         }
         if !self.batch.is_empty() {
-            let span = self.spec.decode_span(self.batch.len(), self.resident);
+            let span = self.spec.paced(now, self.spec.decode_span(self.batch.len(), self.resident));
             self.step = Some(Step { ends: now + span, kind: StepKind::Decode });
         }
     }

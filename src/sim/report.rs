@@ -106,7 +106,7 @@ impl<'a> Report<'a> {
                 "points": grid.points,
                 "light_tenants": grid.light,
             },
-            "admission": match self.setup.place { Place::Gateway => "gateway", Place::Engine => "engine" },
+            "admission": match self.setup.place { Place::Gateway => "gateway", Place::Engine => "engine", Place::Gradient2 => "gradient2" },
             "seed": self.setup.seed,
         })
     }

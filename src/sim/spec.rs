@@ -8,7 +8,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::units::{Span, Tokens};
+use crate::units::{Instant, Span, Tokens};
 
 use super::engine::Job;
 
@@ -16,6 +16,11 @@ use super::engine::Job;
 /// near enough that no sum of them overflows.
 const MOST_TOKENS: u64 = 1_000_000_000;
 const MOST_MS: f64 = 60_000.0;
+/// Slow-downs: how many, until when, and by how much.
+const MOST_SLOWDOWNS: usize = 1_000;
+const MOST_SECONDS: f64 = 1e6;
+const LEAST_FACTOR: f64 = 0.01;
+const MOST_FACTOR: f64 = 1e3;
 
 /// A simulated serving engine, as its YAML file describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -31,6 +36,19 @@ pub struct EngineSpec {
     pub admit_every_steps: u32,
     /// The most requests running at once.
     pub max_sequences: usize,
+    /// When it is slower, or faster, than that.
+    pub slowdowns: Vec<Slowdown>,
+}
+
+/// A time in which every step that begins takes `factor` times as long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slowdown {
+    /// From when on.
+    pub from: Instant,
+    /// Until when.
+    pub until: Instant,
+    /// In thousandths.
+    pub factor: u32,
 }
 
 /// One decode step yields one token for every running request and takes
@@ -86,6 +104,13 @@ impl EngineSpec {
             .saturating_add(part(self.decode.per_resident_token, resident.get()))
     }
 
+    /// How long a step takes that begins now and would otherwise take this long: the first slow-down that fits decides.
+    #[must_use]
+    pub fn paced(&self, now: Instant, span: Span) -> Span {
+        let slow = self.slowdowns.iter().find(|slow| slow.from <= now && now < slow.until);
+        slow.map_or(span, |slow| Span::from_nanos(span.as_nanos().saturating_mul(u64::from(slow.factor)) / 1_000))
+    }
+
     /// How long a prefill of this much uncached input takes.
     #[must_use]
     pub fn prefill_span(&self, input: Tokens) -> Span {
@@ -111,6 +136,24 @@ pub struct EngineForm {
     /// The most requests running at once.
     #[schemars(range(min = 1, max = 1_000_000))]
     max_sequences: u32,
+    /// When it is slower, or faster, than that. The first that fits decides.
+    #[schemars(length(max = 1000))]
+    slowdowns: Vec<SlowdownForm>,
+}
+
+/// A time in which the engine is slower.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct SlowdownForm {
+    /// Its first second.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    from_s: f64,
+    /// Its end, in seconds.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    until_s: f64,
+    /// How many times as long every step takes.
+    #[schemars(range(min = 0.01, max = 1_000))]
+    factor: f64,
 }
 
 /// What a decode step takes, in milliseconds.
@@ -154,6 +197,7 @@ impl Default for EngineForm {
             prefill: PrefillForm::default(),
             admit_every_steps: 10,
             max_sequences: 1_000,
+            slowdowns: Vec::new(),
         }
     }
 }
@@ -217,6 +261,7 @@ impl TryFrom<EngineForm> for EngineSpec {
             overhead: span("prefill.overhead_ms", prefill.overhead_ms),
             batch_tokens: Tokens::new(prefill.batch_tokens),
         };
+        let slowdowns = slowdowns(&form.slowdowns, &mut mistakes);
         if !mistakes.is_empty() {
             return Err(BadEngine(mistakes));
         }
@@ -226,8 +271,30 @@ impl TryFrom<EngineForm> for EngineSpec {
             prefill,
             admit_every_steps: form.admit_every_steps,
             max_sequences: usize::try_from(form.max_sequences).unwrap_or(usize::MAX),
+            slowdowns,
         })
     }
+}
+
+fn slowdowns(forms: &[SlowdownForm], mistakes: &mut Vec<String>) -> Vec<Slowdown> {
+    if forms.len() > MOST_SLOWDOWNS {
+        mistakes.push(format!("slowdowns must be at most {MOST_SLOWDOWNS}, not {}", forms.len()));
+    }
+    let slowdown = |(index, form): (usize, &SlowdownForm)| {
+        let at = format!("slowdowns[{index}]");
+        if !(0.0..=MOST_SECONDS).contains(&form.from_s) || !(0.0..=MOST_SECONDS).contains(&form.until_s) {
+            mistakes.push(format!("{at}: from_s and until_s must be between 0 and {MOST_SECONDS} seconds"));
+        } else if form.from_s >= form.until_s {
+            mistakes.push(format!("{at}: until_s must be after from_s, {}, not {}", form.from_s, form.until_s));
+        }
+        if !(LEAST_FACTOR..=MOST_FACTOR).contains(&form.factor) {
+            mistakes.push(format!("{at}.factor must be between {LEAST_FACTOR} and {MOST_FACTOR}, not {}", form.factor));
+        }
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above; `as` saturates")]
+        let factor = (form.factor * 1_000.0).round() as u32;
+        Slowdown { from: Instant::from_secs_f64(form.from_s), until: Instant::from_secs_f64(form.until_s), factor }
+    };
+    forms.iter().enumerate().map(slowdown).collect()
 }
 
 impl JsonSchema for EngineSpec {
@@ -243,7 +310,7 @@ impl JsonSchema for EngineSpec {
 #[cfg(test)]
 mod tests {
     use super::{EngineForm, EngineSpec};
-    use crate::units::{Span, Tokens};
+    use crate::units::{Instant, Span, Tokens};
 
     #[test]
     fn the_defaults_are_the_published_engine() {
@@ -254,6 +321,26 @@ mod tests {
         );
         assert_eq!(spec.prefill_span(Tokens::new(10)), Span::from_millis(34));
         assert_eq!(spec.prefill_span(Tokens::new(1_000)), Span::from_millis(217));
+    }
+
+    #[test]
+    fn a_slow_down_is_a_time_and_a_factor() {
+        let spec = |slowdowns: serde_json::Value| {
+            serde_json::from_value::<EngineSpec>(serde_json::json!({ "slowdowns": slowdowns }))
+                .map_err(|e| e.to_string())
+        };
+        let slow = spec(serde_json::json!([{"from_s": 1, "until_s": 2, "factor": 2.5}])).expect("valid");
+        let paced = |millis: u64| slow.paced(Instant::EPOCH + Span::from_millis(millis), Span::from_millis(10));
+        let (usual, slower) = (Span::from_millis(10), Span::from_millis(25));
+        assert_eq!([paced(999), paced(1_000), paced(1_999), paced(2_000)], [usual, slower, slower, usual]);
+        for (bad, told) in [
+            (serde_json::json!([{"from_s": 2, "until_s": 1, "factor": 2}]), "until_s must be after from_s"),
+            (serde_json::json!([{"from_s": 1, "until_s": 2, "factor": 0}]), "factor must be between"),
+            (serde_json::json!([{"from_s": -1, "until_s": 2, "factor": 2}]), "between 0 and"),
+        ] {
+            let error = spec(bad).expect_err("refused");
+            assert!(error.contains(told), "{error}");
+        }
     }
 
     #[test]

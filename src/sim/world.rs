@@ -21,10 +21,11 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
+use crate::admission::Found;
 use crate::costing::Accuracy;
 use crate::ledger::Balance;
 use crate::policy::Policy;
-use crate::units::{Instant, PoolIndex};
+use crate::units::{Instant, PoolIndex, Span};
 
 use super::demand::{Demand, Fate};
 use super::engine::{Progress, SimEngine};
@@ -44,6 +45,8 @@ pub enum Place {
     Gateway,
     /// In the engine's own scheduler.
     Engine,
+    /// In front of the engine, with Gradient2 in the window's place, to compare with.
+    Gradient2,
 }
 
 /// How much of a run is kept.
@@ -82,16 +85,46 @@ pub struct Run {
     /// The share of the dispatched and unfinished tokens that the engines had not admitted yet, averaged over
     /// the time in which there were any.
     pub engine_queue_share: f64,
+    /// What the engines held, for every [`LOAD_BIN`].
+    pub load: Vec<Load>,
     /// How good the predictions were.
     pub accuracy: Accuracy,
     /// All accounts together.
     pub books: Balance,
+    /// How the windows that adapt moved.
+    pub window_moves: Vec<WindowMove>,
     /// The log, where it was kept.
     pub facts: Vec<Fact>,
     /// The bookings, where they were kept.
     pub bookings: Vec<Booking>,
     /// What the world saw go wrong: an answer too many, a ticket unknown, a request left standing.
     pub faults: Vec<String>,
+}
+
+/// The most of them; what comes later counts in the last.
+const MOST_BINS: usize = 1_000_000;
+
+/// How long a time one [`Load`] covers.
+pub const LOAD_BIN: Span = Span::from_secs(10);
+
+/// What was dispatched and unfinished in a while, in tokens times seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Load {
+    /// Not admitted by an engine yet.
+    pub waiting: f64,
+    /// Admitted.
+    pub admitted: f64,
+}
+
+/// A window that adapts has changed worth telling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowMove {
+    /// When.
+    pub at: Instant,
+    /// Which pool's.
+    pub pool: PoolIndex,
+    /// To what, and why.
+    pub found: Found,
 }
 
 impl Setup {
@@ -135,6 +168,7 @@ struct World<'a> {
     departures: BinaryHeap<Reverse<(Instant, usize)>>,
     now: Instant,
     share: Average,
+    load: Vec<Load>,
     produced: Vec<Progress>,
 }
 
@@ -158,6 +192,7 @@ impl<'a> World<'a> {
             departures: BinaryHeap::new(),
             now: Instant::EPOCH,
             share: Average::default(),
+            load: Vec::new(),
             produced: Vec::new(),
         }
     }
@@ -196,6 +231,7 @@ impl<'a> World<'a> {
         if self.desk.next_wakeup().is_some_and(|at| at <= now) {
             self.desk.wake(now);
         }
+        self.desk.let_through(now);
         self.hand_over();
         for index in self.desk.take_returning() {
             self.returns.push(Reverse((self.desk.demand(index).arrival, index)));
@@ -239,7 +275,19 @@ impl<'a> World<'a> {
             let share = waiting.get() as f64 / total.get() as f64;
             self.share.sum += share * span;
             self.share.time += span;
+            self.count_load(share, span, total);
         }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "for statistics only")]
+    fn count_load(&mut self, share: f64, span: f64, total: crate::units::Tokens) {
+        let bin = self.now.since(Instant::EPOCH).as_nanos() / LOAD_BIN.as_nanos();
+        let bin = usize::try_from(bin).unwrap_or(usize::MAX).min(MOST_BINS);
+        if self.load.len() <= bin {
+            self.load.resize(bin + 1, Load::default());
+        }
+        self.load[bin].waiting += share * span * total.get() as f64;
+        self.load[bin].admitted += (1.0 - share) * span * total.get() as f64;
     }
 
     fn end_steps(&mut self) {
@@ -317,7 +365,7 @@ impl<'a> World<'a> {
             return;
         }
         match self.setup.place {
-            Place::Gateway => engine.start_own_step(self.now),
+            Place::Gateway | Place::Gradient2 => engine.start_own_step(self.now),
             Place::Engine => {
                 let mut supply = CoreSupply::new(&mut self.desk, &self.setup.engine, pool, self.now);
                 engine.start_step(self.now, &mut supply);
@@ -327,6 +375,6 @@ impl<'a> World<'a> {
 
     fn finish(self) -> Run {
         let share = if self.share.time > 0.0 { self.share.sum / self.share.time } else { 0.0 };
-        self.desk.finish(share)
+        self.desk.finish(share, self.load)
     }
 }

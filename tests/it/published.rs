@@ -20,7 +20,7 @@ use tallygate::sim::{Demand, EngineSpec, Guess, Keep, Outcome, Place, Record, Re
 use tallygate::units::{Instant, TenantId};
 use tallygate::yaml;
 
-use crate::support::{self, shared};
+use crate::support::{self, made, shared};
 
 const SEEDS: u64 = 5;
 
@@ -59,14 +59,6 @@ fn replay(setup: &Setup, demands: &[Demand]) -> Run {
 
 fn measured(run: &Run) -> Measures {
     Measures::of(&run.records, &Grid::default())
-}
-
-/// The workloads of one seed, made by the script beside the project.
-fn made(workloads: &Path, seed: u64) -> TempDir {
-    let folder = tempfile::tempdir().expect("a folder");
-    let made = Command::new("python3").arg(workloads.join("make.py")).arg(folder.path()).arg(seed.to_string()).status();
-    assert!(made.expect("python3 runs").success());
-    folder
 }
 
 fn workload(folder: &TempDir, name: &str) -> Vec<Demand> {

@@ -138,7 +138,7 @@ fn chat() -> serde_json::Value {
 fn what_cannot_be_done_is_told_and_fails() {
     let cases: &[(&[&str], &str)] = &[
         (&["serve", "--ledger", "redis://somewhere"], "not available in this build"),
-        (&["serve", "--ledger", "file:/tmp/x"], "not available in this build"),
+        (&["serve", "--demo", "--ledger", "file:/missing/ledger"], "make its directory first"),
         (&["serve", "--demo", "--upstream", "http://127.0.0.1:9"], "cannot be used with"),
         (&["serve", "--proxy", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"], "has no upstream"),
         (

@@ -1,7 +1,10 @@
 //! What several of the tests need: a policy from text, and the workloads and traces kept beside the project.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
+
+use tempfile::TempDir;
 
 use tallygate::policy::{self, Policy};
 
@@ -22,4 +25,12 @@ pub(crate) fn shared(part: &str) -> Option<PathBuf> {
         return None;
     }
     Some(path)
+}
+
+/// The workloads of one seed, made by the script beside the project.
+pub(crate) fn made(workloads: &Path, seed: u64) -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let made = Command::new("python3").arg(workloads.join("make.py")).arg(folder.path()).arg(seed.to_string()).status();
+    assert!(made.expect("python3 runs").success());
+    folder
 }

@@ -17,7 +17,7 @@ use crate::admission::vtc::Node;
 use crate::admission::{Attempt, BreakerStage, Engine, Event, Input, Outcome, Reported, RequestState, Source};
 use crate::policy::Policy;
 use crate::policy::model::{
-    Algorithm, Breaker, Budget, Charge, Exceeded, FailureRatio, Fanout, Per, Period, QueueCap, QueueCaps, Rate,
+    Adapt, Algorithm, Breaker, Budget, Charge, Exceeded, FailureRatio, Fanout, Per, Period, QueueCap, QueueCaps, Rate,
     Retries, Scope, Spent, UpstreamsWord, Window,
 };
 use crate::units::{
@@ -142,6 +142,7 @@ prop_compose! {
         charge in prop::sample::select(vec![Charge::Predicted, Charge::Streamed, Charge::Completion]),
         requests in proptest::option::of(1..6u32),
         tokens in proptest::option::of(1..2_000u64),
+        adapts in any::<bool>(),
         caps in (any_cap(), any_cap(), any_cap(), any_cap()),
         capped in any::<bool>(),
         fanout in (proptest::option::of(1..3u32), proptest::option::of(1..4u32)),
@@ -156,6 +157,7 @@ prop_compose! {
         let mut policy = policy();
         policy.fairness.algorithm = algorithm;
         policy.fairness.charge = charge;
+        policy.pools[0].adapt = if adapts { Adapt::Auto } else { Adapt::Fixed };
         policy.classes = vec![class("x", 1, f64::from(shares.0) * 0.2), class("y", 0, 0.0), class("z", 2, f64::from(shares.1) * 0.1)];
         (policy.limits, policy.budgets) = limits;
         policy.classes[2].max_wait = max_wait.map(Span::from_secs).into();
@@ -302,7 +304,8 @@ fn audit(world: &World) -> Result<(), TestCaseError> {
     let view = &engine.pools()[0];
     let stages = view.breaker.into_iter().chain(view.held_back.iter().map(|(_, stage)| *stage));
     let turns = stages.filter_map(BreakerStage::until).min();
-    let next = next.into_iter().chain(unheld).chain(turns).min();
+    let next = next.into_iter().chain(unheld).chain(pool.opens_at()).chain(turns).min();
+    pool.window.audit().map_err(TestCaseError::fail)?;
     prop_assert_eq!(engine.next_wakeup(), next);
     prop_assert!(next.is_none_or(|moment| moment > world.now), "what is over is gone");
     prop_assert!(pool.breaker.agrees(&engine.flights));
@@ -467,6 +470,7 @@ fn end_everything(world: &mut World) -> Result<(), TestCaseError> {
             | Event::Vacated { .. }
             | Event::Breaker { .. }
             | Event::Settled { .. }
+            | Event::WindowMoved { .. }
             | Event::UnknownTicket { .. } => {}
         }
     }

@@ -9,7 +9,7 @@ use crate::admission::{
 use crate::ledger::{Balance, Ledger, Memory};
 use crate::policy::Pattern;
 use crate::policy::model::{
-    Algorithm, Breaker, Charge, Class, Cost, EffortFactors, FailureSign, Fairness, Fanout, Identity, NotGranted,
+    Adapt, Algorithm, Breaker, Charge, Class, Cost, EffortFactors, FailureSign, Fairness, Fanout, Identity, NotGranted,
     Policy, Pool, QueueCaps, TenantRule, TokenWeights, Trust, Unmetered, UpstreamsWord, Window,
 };
 use crate::units::{
@@ -61,6 +61,7 @@ pub(in crate::admission) fn policy() -> Policy {
             aliases: Vec::new(),
             upstream: None,
             window: Window { tokens: Limit::Unlimited, requests: Limit::AtMost(1) },
+            adapt: Adapt::Fixed,
             max_request_tokens: Limit::Unlimited,
             queue: QueueCaps::default(),
             breaker: None,

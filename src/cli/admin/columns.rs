@@ -71,6 +71,8 @@ pub(super) const POOLS: &[Column] = &[
     ("OF", "window_requests"),
     ("TOKENS", "in_flight_tokens"),
     ("OF", "window_tokens"),
+    ("WHY", "window_cause"),
+    ("BLIND", "window_blind"),
     ("QUEUED", "queued_requests"),
     ("QUEUED-TOKENS", "queued_tokens"),
     ("BREAKER", "breaker.stage"),

@@ -22,7 +22,7 @@ pub(super) use cost::{Cost, Effort, MoneyPrice, TokenWeights};
 pub(super) use identity::{ClassSource, Identity, Listener, NameSource, NotGranted, SessionSource, TenantSource};
 pub(super) use limits::{Budget, Limit, Per, Period, WhenExceeded, WhenSpent};
 pub(super) use overload::{Breaker, Retries, Sign};
-pub(super) use pools::{Alias, Engine, Orca, Pool, Queue};
+pub(super) use pools::{Adapt, Alias, Engine, Orca, Pool, Queue};
 pub(super) use scheduling::{Algorithm, Charge, Class, Fairness, Fanout, Tenant};
 
 /// What Tallygate lets through, in which order, and what it refuses.

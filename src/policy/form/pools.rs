@@ -123,11 +123,13 @@ impl Window {
 /// How the window follows the engine.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-#[schemars(extend("x-later" = ["auto"]))]
 pub(crate) enum Adapt {
     /// Not at all: it stays as written.
     #[default]
     Fixed,
+    /// It is found from when answers begin and end: large enough to keep the engine busy, small enough to keep its
+    /// queue short. `tokens` and `requests` are then the most it may become.
+    Auto,
 }
 
 /// Where the load of a pool's engines is read. What is not said, or is older than `stale_after`, is unknown: a pool is

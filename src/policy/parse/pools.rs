@@ -5,7 +5,7 @@ use http::Uri;
 use crate::units::{Bytes, Limit, Model, Span, Tokens};
 
 use super::super::Pattern;
-use super::super::model::{Alias, EngineWatch, Orca, Pool, QueueCap, QueueCaps, Window};
+use super::super::model::{Adapt, Alias, EngineWatch, Orca, Pool, QueueCap, QueueCaps, Window};
 use super::{Checks, all, cap, form, values};
 
 /// Oftener than this, reading is a load of its own.
@@ -49,6 +49,10 @@ impl Checks<'_> {
             models: models?,
             aliases: aliases?,
             upstream: upstream?,
+            adapt: match form.window.adapt {
+                form::Adapt::Fixed => Adapt::Fixed,
+                form::Adapt::Auto => Adapt::Auto,
+            },
             window: Window { tokens: cap(form.window.tokens, Tokens::new), requests: form.window.requests.into() },
             max_request_tokens: Limit::AtMost(Tokens::new(form.max_request_tokens)),
             queue: queue(&form.queue),

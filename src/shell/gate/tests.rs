@@ -5,13 +5,14 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::task::Poll;
 
-use super::{Ask, Denied, Gate, Patience};
+use super::{Ask, Denied, Gate};
 use crate::admission::{Ending, Outcome, Reason, Reported};
 use crate::costing::{Call, Counted, Effort, Prompt};
 use crate::ledger::Balance;
 use crate::observe::{Decisions, Gauges, Keep, Metrics};
 use crate::policy;
 use crate::policy::model::Caller;
+use crate::shell::Patience;
 use crate::shell::{Permit, drain};
 use crate::units::{Agent, Bytes, Instant, Limit, Span, TenantId, Tokens, Usage, VirtualTokens};
 
@@ -23,7 +24,7 @@ fn gate(pool: &str) -> Gate {
     Gate::start(policy, metrics, decisions, 1, 7)
 }
 
-fn ask(gate: &Gate, tenant: &str, patience: Patience) -> Ask {
+pub(in crate::shell) fn ask(gate: &Gate, tenant: &str, patience: Patience) -> Ask {
     let call = Call {
         model: "m".into(),
         prompt: Prompt::default(),

@@ -16,13 +16,14 @@ use crate::admission::{
 };
 use crate::costing::admissible;
 use crate::ledger::{Ledger, Memory, Movement};
-use crate::policy::model::{Charge, Policy, Selection};
+use crate::policy::model::{Adapt, Charge, Policy, Selection};
 use crate::units::{Agent, Bytes, Instant, PoolIndex, RequestId, Span, TicketId, Tokens, Usage, VirtualTokens};
 
 use super::guess::{Guesser, key, session};
-use super::{Keep, Place, Run, Setup};
+use super::{Keep, Load, Place, Run, Setup, WindowMove};
 use crate::sim::demand::{Demand, Fate};
 use crate::sim::engine::{Job, JobId, Progress, Watch};
+use crate::sim::gradient2::Gradient2;
 use crate::sim::oracle::{Booking, Fact, Party, What};
 use crate::sim::record::{Outcome, Record};
 
@@ -51,7 +52,12 @@ pub(super) struct Desk<'a> {
     states: Vec<State>,
     admitted: VecDeque<(PoolIndex, usize)>,
     ended: usize,
+    /// Where Gradient2 decides: each pool's limit, and what is in flight.
+    limits: Vec<(Gradient2, u32)>,
+    window_moves: Vec<WindowMove>,
     keep: Keep,
+    /// Whether the core is told of every token as it is produced: an adaptive window learns from when.
+    watches_every: bool,
     facts: Vec<Fact>,
     bookings: Vec<Booking>,
     faults: Vec<String>,
@@ -90,7 +96,7 @@ impl<'a> Desk<'a> {
     pub(super) fn new(setup: &Setup, demands: &'a [Demand]) -> Self {
         let slots = match setup.place {
             Place::Gateway => Slots::Window,
-            Place::Engine => Slots::Granted,
+            Place::Engine | Place::Gradient2 => Slots::Granted,
         };
         Self {
             demands: demands.into(),
@@ -103,7 +109,13 @@ impl<'a> Desk<'a> {
             states: vec![State::Ahead; demands.len()],
             admitted: VecDeque::new(),
             ended: 0,
+            limits: match setup.place {
+                Place::Gradient2 => setup.policy.pools.iter().map(|_| (Gradient2::new(), 0)).collect(),
+                Place::Gateway | Place::Engine => Vec::new(),
+            },
+            window_moves: Vec::new(),
             keep: setup.keep,
+            watches_every: setup.keep == Keep::Log || setup.policy.pools.iter().any(|pool| pool.adapt == Adapt::Auto),
             facts: Vec::new(),
             bookings: Vec::new(),
             faults: Vec::new(),
@@ -147,7 +159,7 @@ impl<'a> Desk<'a> {
     /// The request as the engine sees it.
     pub(super) fn job(&self, index: usize) -> Job {
         let demand = &self.demands[index];
-        let every = self.keep == Keep::Log || matches!(demand.fate, Fate::FailsAfter(_));
+        let every = self.watches_every || matches!(demand.fate, Fate::FailsAfter(_));
         let watch = if every { Watch::Every } else { Watch::Ends };
         let output = demand.produced();
         Job { id: job_id(index), input: demand.input, cached: demand.cached, output, watch }
@@ -162,6 +174,15 @@ impl<'a> Desk<'a> {
     pub(super) fn grant(&mut self, now: Instant, pool: PoolIndex) -> Option<usize> {
         self.feed(now, Input::Grant(pool));
         self.admitted.pop_front().map(|(_, index)| index)
+    }
+
+    /// Grants what Gradient2 lets through, where that decides.
+    pub(super) fn let_through(&mut self, now: Instant) {
+        for pool in (0..).map(PoolIndex::new).take(self.limits.len()) {
+            while self.limits[pool.index()].0.allows(self.limits[pool.index()].1) && self.core.head(pool).is_some() {
+                self.feed(now, Input::Grant(pool));
+            }
+        }
     }
 
     pub(super) fn wake(&mut self, now: Instant) {
@@ -229,6 +250,7 @@ impl<'a> Desk<'a> {
         };
         self.serve(now, index, &usage);
         if progress.finished {
+            self.measure(now, index);
             self.settle(now, index, Ending { outcome: End::Completed, usage: Reported::Final(usage), heard: None });
             self.learn(index, Some(&usage));
             self.end(index, Outcome::Completed);
@@ -262,6 +284,14 @@ impl<'a> Desk<'a> {
             *told = output;
         }
         self.feed(now, Input::Progress { ticket, output });
+    }
+
+    /// Tells Gradient2, where that decides, how long a request took.
+    fn measure(&mut self, now: Instant, index: usize) {
+        let State::InFlight { selection, .. } = &self.states[index] else { return };
+        if let Some((limit, in_flight)) = self.limits.get_mut(selection.pool.index()) {
+            limit.completed(now.since(self.records[index].dispatched.unwrap_or(now)), *in_flight);
+        }
     }
 
     /// The client of a request in flight left when this much had been produced.
@@ -330,7 +360,12 @@ impl<'a> Desk<'a> {
         if self.records[index].outcome.replace(outcome).is_some() {
             self.fault(format!("request {index} ended twice"));
         }
-        self.states[index] = State::Ended;
+        let was = std::mem::replace(&mut self.states[index], State::Ended);
+        if let State::InFlight { selection, .. } = was
+            && let Some((_, in_flight)) = self.limits.get_mut(selection.pool.index())
+        {
+            *in_flight -= 1;
+        }
         self.ended += 1;
     }
 
@@ -373,6 +408,9 @@ impl<'a> Desk<'a> {
         self.records[index].decided = Some(now);
         self.records[index].dispatched = Some(now);
         self.log(now, index, What::Dispatched);
+        if let Some((_, in_flight)) = self.limits.get_mut(pool.index()) {
+            *in_flight += 1;
+        }
         self.admitted.push_back((pool, index));
     }
 
@@ -422,6 +460,7 @@ impl<'a> Desk<'a> {
             Event::Vacated { at, request, amount, .. } => {
                 self.log(*at, place(request.get()), What::Vacated { service: *amount });
             }
+            &Event::WindowMoved { at, pool, found } => self.window_moves.push(WindowMove { at, pool, found }),
             Event::UnknownTicket { at, ticket } => self.fault(format!("{at:?} {ticket}: unknown to the core")),
             Event::Queued { .. }
             | Event::Demoted { .. }
@@ -429,8 +468,8 @@ impl<'a> Desk<'a> {
             | Event::Dispatched { .. }
             | Event::Charged { .. }
             | Event::Refused { .. }
-            | Event::Breaker { .. }
-            | Event::Cancelled { .. } => {}
+            | Event::Cancelled { .. }
+            | Event::Breaker { .. } => {}
         }
     }
 
@@ -440,7 +479,7 @@ impl<'a> Desk<'a> {
         }
     }
 
-    pub(super) fn finish(mut self, engine_queue_share: f64) -> Run {
+    pub(super) fn finish(mut self, engine_queue_share: f64, load: Vec<Load>) -> Run {
         let standing = self.records.len() - self.ended;
         if standing > 0 {
             self.fault(format!("{standing} requests are left standing and nothing would ever move them"));
@@ -448,8 +487,10 @@ impl<'a> Desk<'a> {
         Run {
             records: self.records,
             engine_queue_share,
+            load,
             accuracy: self.guesser.predictor().accuracy(),
             books: self.ledger.total(),
+            window_moves: self.window_moves,
             facts: self.facts,
             bookings: self.bookings,
             faults: self.faults,

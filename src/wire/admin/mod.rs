@@ -37,7 +37,7 @@ use subtle::ConstantTimeEq;
 use tokio::sync::Semaphore;
 
 use crate::admission::Rule;
-use crate::observe::{BreakerGauge, Gauges, QueueGauge};
+use crate::observe::{BreakerGauge, Gauges, PoolGauge, QueueGauge};
 use crate::shell::{Broken, Gate, Seen};
 use crate::units::{Amount, Span, TenantId};
 
@@ -234,9 +234,19 @@ fn gauges(seen: &Seen<'_>) -> Gauges {
         oldest: queue.oldest_arrival.map_or(Span::ZERO, |since| seen.now.since(since)),
     });
     let views = seen.engine.pools();
-    let pools = views.iter().map(|pool| (pool.pool, pool.in_flight_requests, pool.in_flight_tokens));
-    let breakers = views.iter().filter_map(|pool| {
-        Some(BreakerGauge { pool: pool.pool, stage: pool.breaker?, held_back: pool.held_back.len() })
+    let breakers: Vec<_> = views
+        .iter()
+        .filter_map(|pool| {
+            Some(BreakerGauge { pool: pool.pool, stage: pool.breaker?, held_back: pool.held_back.len() })
+        })
+        .collect();
+    let pools = views.into_iter().map(|pool| PoolGauge {
+        pool: pool.pool,
+        requests: pool.in_flight_requests,
+        tokens: pool.in_flight_tokens,
+        most_requests: pool.caps.requests.cap(),
+        most_tokens: pool.caps.tokens.cap(),
+        blind: pool.adapted.is_some_and(|adapted| adapted.blind),
     });
     let signals = seen.engine.signals(seen.now).into_iter();
     let signals = signals.map(|signals| (signals, seen.engine.sight(signals.pool, seen.now)));
@@ -246,7 +256,7 @@ fn gauges(seen: &Seen<'_>) -> Gauges {
         budgets: most_used(seen),
         queues: queues.collect(),
         pools: pools.collect(),
-        breakers: breakers.collect(),
+        breakers,
         signals: signals.collect(),
         prediction_error: vec![("mean_absolute", output.mean_absolute_error), ("bias", output.bias)],
         input_error: vec![
@@ -281,7 +291,10 @@ async fn healthz(State(desk): State<Arc<Desk>>) -> Response {
 
 async fn readyz(State(desk): State<Arc<Desk>>) -> Response {
     match desk.gate.look(|seen| seen.draining) {
-        Ok(false) => Json(json!({"status": "ready"})).into_response(),
+        Ok(false) => match desk.gate.ledger_fault() {
+            None => Json(json!({"status": "ready"})).into_response(),
+            Some(what) => fault(StatusCode::SERVICE_UNAVAILABLE, &what),
+        },
         Ok(true) => fault(StatusCode::SERVICE_UNAVAILABLE, "the gateway is shutting down"),
         Err(broken) => fault(StatusCode::SERVICE_UNAVAILABLE, &broken.to_string()),
     }

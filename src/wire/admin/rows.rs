@@ -76,6 +76,14 @@ pub(super) struct PoolRow {
     in_flight_tokens: u64,
     window_requests: Option<u32>,
     window_tokens: Option<u64>,
+    /// Of a window that adapts: requests that may be in flight without having begun to answer.
+    window_waiting: Option<u32>,
+    /// Why it last changed by an eighth or more, and how long ago.
+    window_cause: Option<&'static str>,
+    window_changed_s: Option<f64>,
+    /// The mean time of an answer, by which it adapts.
+    window_period_s: Option<f64>,
+    window_blind: Option<bool>,
     queued_requests: u32,
     queued_tokens: u64,
     #[serde(serialize_with = "exact")]
@@ -246,7 +254,7 @@ pub(super) fn pools(gate: &Gate) -> Result<Vec<PoolRow>, Broken> {
         (seen.now, seen.engine.pools(), signals)
     })?;
     let row = |(pool, (signals, sight)): (crate::admission::PoolView, (Signals, Sight))| {
-        let window = policy.pools[pool.pool.index()].window;
+        let (window, adapted) = (pool.caps, pool.adapted);
         let gauges = sight.gauges().copied().unwrap_or_default();
         let secs = |span: Option<Span>| span.map(Span::as_secs_f64);
         let (engine, age) = match sight {
@@ -260,6 +268,11 @@ pub(super) fn pools(gate: &Gate) -> Result<Vec<PoolRow>, Broken> {
             in_flight_tokens: pool.in_flight_tokens.get(),
             window_requests: window.requests.cap(),
             window_tokens: window.tokens.cap().map(Tokens::get),
+            window_waiting: adapted.map(|adapted| adapted.found.waiting),
+            window_cause: adapted.map(|adapted| adapted.found.cause.name()),
+            window_changed_s: adapted.map(|adapted| now.since(adapted.found.at).as_secs_f64()),
+            window_period_s: adapted.map(|adapted| adapted.period.as_secs_f64()),
+            window_blind: adapted.map(|adapted| adapted.blind),
             queued_requests: signals.queued.requests,
             queued_tokens: signals.queued.tokens.get(),
             peak_in_flight: pool.peak_in_flight,

@@ -395,6 +395,13 @@ fn window(subject: &Subject, found: &WindowFound) -> WindowRow {
     let need = found.need;
     let requests = of(found.requests.to_string(), found.caps.requests.cap().map(|cap| cap.to_string()));
     let tokens = of(found.tokens.to_string(), found.caps.tokens.cap().map(|cap| cap.to_string()));
+    let adapts = match found.adapted {
+        None => String::new(),
+        Some(adapted) if adapted.blind => {
+            ", which adapts, and holds as it is: the engine has shown nothing for long".to_owned()
+        }
+        Some(adapted) => format!(", which adapts, and last changed because {}", adapted.found.cause.words()),
+    };
     let verdict = match (found.fits, found.runs_alone) {
         (true, false) => "it fits",
         (true, true) => "it is larger than the window and runs alone, which it can now",
@@ -402,7 +409,9 @@ fn window(subject: &Subject, found: &WindowFound) -> WindowRow {
         (false, true) => "it is larger than the window and has to wait until nothing else is in flight",
     };
     WindowRow {
-        says: format!("{requests} requests and {tokens} tokens are in flight ({key}); it needs {need}: {verdict}"),
+        says: format!(
+            "{requests} requests and {tokens} tokens are in flight ({key}{adapts}); it needs {need}: {verdict}"
+        ),
         requests: found.requests,
         most_requests: found.caps.requests.cap(),
         tokens: found.tokens.get(),

@@ -34,6 +34,7 @@ pub(crate) struct Setup {
     pub(crate) notice: Span,
     pub(crate) remember: Remember,
     pub(crate) admin_token: Option<Secret>,
+    pub(crate) ledger: LedgerKind,
 }
 
 impl Default for Setup {
@@ -54,6 +55,7 @@ impl Setup {
             notice: Span::ZERO,
             remember: Remember::default(),
             admin_token: None,
+            ledger: LedgerKind::Memory,
         }
     }
 
@@ -72,7 +74,7 @@ impl Setup {
         let settings = Settings {
             policy: Some(write("policy.yaml", &self.policy)),
             upstream: (!self.demo).then(|| upstream.parse().expect("an upstream")),
-            ledger: LedgerKind::Memory,
+            ledger: self.ledger,
             proxy: anywhere,
             grpc: anywhere,
             admin: anywhere,
