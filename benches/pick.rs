@@ -127,7 +127,7 @@ impl Bench {
 
     fn complete_oldest(&mut self) {
         let ticket = self.running.pop_front().expect("the window is full");
-        let ending = Ending { outcome: Outcome::Completed, usage: Reported::Nothing };
+        let ending = Ending { outcome: Outcome::Completed, usage: Reported::Nothing, heard: None };
         self.feed(Input::Settle { ticket, ending });
     }
 

@@ -9,7 +9,18 @@
 //! owed when D ≥ the cost of its head, and D > 0
 //! ```
 //!
-//! in unweighted virtual tokens, at dispatch with the expected cost and made true at the end. *Bound:* over any
+//! and, where it may have at most a part `c` of the window in flight,
+//!
+//! ```text
+//! it takes a turn while   it has nothing in flight, or
+//!                         its requests + 1 ≤ c · window requests   and   its tokens + need ≤ c · window tokens
+//! ```
+//!
+//! A class at its ceiling is skipped, as a principal is that a cap of its own holds back, and accrues nothing, or it would
+//! bank credit that it could not have used. What a class is owed and does not ask for is lent to the others, all of it,
+//! and is back with the next turn; a ceiling on the others is how to keep room free for a class that is idle.
+//!
+//! `D` is in unweighted virtual tokens, at dispatch with the expected cost and made true at the end. *Bound:* over any
 //! interval in which it has an eligible request, the class receives at least `min_share` of the pool's
 //! service, less one window and one request; a head dearer than the window would otherwise never be due and void the
 //! share of everybody behind it. *At start and at idle* `D` is zero: a class that asks for nothing
@@ -17,7 +28,10 @@
 //! receiver. *At overload* the shares of all owed classes are honoured by rank. *Never* interrupts a request
 //! that runs.
 
-use crate::units::{Share, VirtualTokens};
+use crate::policy::model::Window;
+use crate::units::{Limit, Share, Tokens, VirtualTokens};
+
+use super::queue::Load;
 
 /// What a class is owed.
 #[derive(Debug)]
@@ -55,6 +69,18 @@ impl Owed {
     pub(super) fn min_share(&self) -> Share {
         self.min_share
     }
+}
+
+/// Whether a class with so much in flight may have one more request, which needs so many tokens.
+pub(super) fn is_below_ceiling(most: Limit<Share>, window: Window, in_flight: Load, need: Tokens) -> bool {
+    let Limit::AtMost(share) = most else { return true };
+    let part = |whole: u64| {
+        let part = u128::from(whole) * u128::from(share.millionths()) / 1_000_000;
+        u64::try_from(part).unwrap_or(u64::MAX)
+    };
+    let by_requests = window.requests.cap().is_none_or(|cap| u64::from(in_flight.requests) < part(u64::from(cap)));
+    let by_tokens = window.tokens.cap().is_none_or(|cap| (in_flight.tokens + need).get() <= part(cap.get()));
+    in_flight.requests == 0 || (by_requests && by_tokens)
 }
 
 #[cfg(test)]

@@ -87,7 +87,7 @@ impl Plan<'_> {
             Reason::QueueFull { level, unit, cap, queued, asked, .. } => {
                 Reason::QueueFull { level, unit, cap, queued, asked, displaced: true }
             }
-            _ => cap,
+            other => other,
         };
         self.victims.push(Victim { slot, reason });
     }

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use rand::SeedableRng;
 use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
 
 use crate::ledger::{Account, Entry, Movement};
 use crate::policy::Policy;
@@ -27,10 +27,10 @@ use super::limits::Limits;
 use super::order::{Question, Wait};
 use super::own::Own;
 use super::pool::{Pool, Slots};
-use super::promise::{Kept, Promised, until_bearable};
-use super::queue::Load;
-use super::refusal::{Reason, Refusal, Retry};
+use super::promise::{Promised, until_bearable};
+use super::refusal::Reason;
 use super::request::{Request, Subject};
+use super::retry::{Retries, Try};
 use super::rule::Keeping;
 use super::ticket::Ticket;
 use super::tree::{Arrival, Place, Slot, Waiting};
@@ -49,9 +49,6 @@ pub struct Options {
     pub keeping: Keeping,
 }
 
-/// The most that is added to the time to come back.
-const MOST_JITTER: Span = Span::from_secs(60);
-
 /// The admission core.
 #[derive(Debug)]
 pub struct Engine {
@@ -59,6 +56,7 @@ pub struct Engine {
     pub(super) pools: Vec<Pool>,
     pub(super) flights: BTreeMap<TicketId, Flight>,
     pub(super) fanout: Fanout,
+    pub(super) retries: Retries,
     pub(super) limits: Limits,
     queued: BTreeMap<RequestId, (PoolIndex, Slot)>,
     expiry: BTreeSet<(Instant, RequestId)>,
@@ -66,7 +64,7 @@ pub struct Engine {
     tickets: u64,
     draining: bool,
     now: Instant,
-    rng: StdRng,
+    pub(super) rng: StdRng,
     pub(super) effects: Vec<Effect>,
 }
 
@@ -80,6 +78,7 @@ impl Engine {
             pools,
             flights: BTreeMap::new(),
             fanout: Fanout::new(policy.fanout),
+            retries: Retries::new(policy.retries),
             limits: Limits::new(&policy, options.calendar, options.keeping),
             queued: BTreeMap::new(),
             expiry: BTreeSet::new(),
@@ -106,6 +105,7 @@ impl Engine {
             pool.promises.lapse(self.now);
             pool.window.step(self.now);
         }
+        self.turn_breakers();
         self.expire();
         match input {
             Input::Arrive(request) => self.arrive(request),
@@ -130,12 +130,14 @@ impl Engine {
     }
 
     /// When [`Input::Tick`] is due if nothing happens before: the earliest deadline in the queue, the moment at which a
-    /// rate allows what it holds back, or the one at which an adaptive window lets the next request go.
+    /// rate allows what it holds back, the one at which an adaptive window lets the next request go, or the one at which
+    /// a breaker turns.
     #[must_use]
     pub fn next_wakeup(&self) -> Option<Instant> {
         let held = self.pools.iter().filter_map(|pool| pool.tree.next_unheld());
         let opens = self.pools.iter().filter_map(Pool::opens_at);
-        held.chain(opens).chain(self.expiry.first().map(|(deadline, _)| *deadline)).min()
+        let turns = self.pools.iter().filter_map(|pool| pool.breaker.turns_at());
+        held.chain(opens).chain(turns).chain(self.expiry.first().map(|(deadline, _)| *deadline)).min()
     }
 
     pub(super) fn now(&self) -> Instant {
@@ -161,10 +163,15 @@ impl Engine {
         let question = self.question(self.now, &request);
         let (deadline, at_once) = (question.deadline, question.takes_at_once());
         let asked = question.ask();
+        let which = self.retries.which(&request, self.now);
+        self.retries.came(&request, self.now);
         self.pools[pool.index()].promises.redeem(&request.subject, request.attempt, self.now);
         match asked {
             Err(objection) => {
-                let retry = self.retry(objection.wait);
+                if matches!(objection.reason, Reason::RetryBudget { .. }) {
+                    self.retries.refused(&request.subject.tenant, self.now);
+                }
+                let retry = self.retry(self.after_shut(&request.subject, objection.wait));
                 if objection.reason.is_of_the_queue() {
                     self.promise(&request, cost, retry);
                 }
@@ -172,6 +179,7 @@ impl Engine {
                 self.refuse(&request, objection.reason, retry, Span::ZERO);
             }
             Ok(victims) => {
+                self.retries.passed(&request.subject.tenant, u32::from(which == Try::Again), self.now);
                 for victim in victims {
                     self.displace(pool, victim);
                 }
@@ -190,8 +198,8 @@ impl Engine {
             pool.expected_back(request, deadline, now)
         };
         let all_promised = pool.promises.promised(&request.subject, Instant::FAR);
-        let (fanout, limits, draining) = (&self.fanout, &self.limits, self.draining);
-        Question { now, request, deadline, pool, fanout, limits, promised, all_promised, draining }
+        let (fanout, limits, retries, draining) = (&self.fanout, &self.limits, &self.retries, self.draining);
+        Question { now, request, deadline, pool, fanout, limits, retries, promised, all_promised, draining }
     }
 
     /// The class's `max_wait` or the client's own deadline, whichever is sooner.
@@ -235,7 +243,7 @@ impl Engine {
     }
 
     /// Takes a waiting request out for good and releases its hold.
-    fn withdraw(&mut self, pool: PoolIndex, slot: Slot) -> Waiting {
+    pub(super) fn withdraw(&mut self, pool: PoolIndex, slot: Slot) -> Waiting {
         let mut waiting = self.dequeue(pool, slot);
         self.limits.release(self.now, std::mem::take(&mut waiting.holds));
         if waiting.vacancy.is_positive() {
@@ -291,51 +299,14 @@ impl Engine {
         }
     }
 
-    fn refuse_waiting(&mut self, waiting: &Waiting, reason: Reason, wait: Wait) {
-        let retry = self.retry(wait);
-        self.promise(&waiting.request, waiting.cost, retry);
-        let waited = self.now.since(waiting.arrived_at);
-        self.refuse(&waiting.request, reason, retry, waited);
-    }
-
-    fn refuse(&mut self, request: &Request, reason: Reason, retry: Retry, waited: Span) {
-        let left = self.left(request, 0);
-        let (subject, request) = (request.subject.clone(), request.id);
-        let refusal = Refusal { request, subject, reason, retry, left };
-        self.emit(Event::Refused { at: self.now, waited, refusal: refusal.clone() });
-        self.effects.push(Effect::Answer { request, verdict: Verdict::Refused(refusal) });
-    }
-
     /// What is left of the limits that concern a request, once so many more of its own are in flight.
-    fn left(&self, request: &Request, more: u32) -> Left {
+    pub(super) fn left(&self, request: &Request, more: u32) -> Left {
         Left { rules: self.limits.left(self.now, request), ..self.fanout.left(&request.subject, more) }
     }
 
     /// Has the grants of budgets written down that were made in this step.
     pub(super) fn keep(&mut self) {
         self.effects.extend(self.limits.due().map(Effect::Debit));
-    }
-
-    /// Keeps room for a request that was told when to come back.
-    fn promise(&mut self, request: &Request, cost: VirtualTokens, retry: Retry) {
-        if let Retry::At(due) = retry {
-            let kept = Kept { load: Load::of(request.expected.total(), request.bytes), work: cost };
-            self.pools[request.subject.pool.index()].promises.give(&request.subject, self.now, due, kept);
-        }
-    }
-
-    /// Upward jitter of up to a fifth of the wait and a second, and a minute at most, since clients add none of their own and would
-    /// all come back at once.
-    fn retry(&mut self, wait: Wait) -> Retry {
-        match wait {
-            Wait::Forever => Retry::Never,
-            Wait::Unknown => Retry::Unknown,
-            Wait::For(span) => {
-                let most = Span::from_nanos(span.as_nanos() / 5).saturating_add(Span::from_secs(1)).min(MOST_JITTER);
-                let jitter = Span::from_nanos(self.rng.random_range(0..=most.as_nanos()));
-                Retry::At(self.now + span + jitter)
-            }
-        }
     }
 
     /// Dispatches whatever the windows let go.
@@ -369,7 +340,7 @@ impl Engine {
     }
 
     fn grant(&mut self, pool: PoolIndex) {
-        if let Some(slot) = self.pools[pool.index()].head() {
+        if let Some(slot) = self.pools[pool.index()].upcoming() {
             self.dispatch(pool, slot);
         }
     }
@@ -412,6 +383,7 @@ impl Engine {
         let opening = Opening::new(need, flight.request.streamed, &flight.request.subject.tenant);
         node.window.take(ticket.id, opening, cost);
         node.depart(place, &flight, self.now);
+        node.breaker.depart(ticket.id, &flight.request.subject.tenant, node.window.requests());
         self.emit_dispatched(&ticket, &flight);
         let subject = flight.request.subject.clone();
         let (weight, agent) = (flight.request.weight, flight.request.agent);
@@ -422,6 +394,7 @@ impl Engine {
         self.charge_turn(pool, ticket.id, weight);
         self.charge(ticket.id, charge);
         self.pools[pool.index()].tree.refresh(place, Own::new(&self.fanout, &self.limits, self.now));
+        self.pools[pool.index()].follow_breaker(Own::new(&self.fanout, &self.limits, self.now));
         self.effects.push(Effect::Answer { request: ticket.request, verdict: Verdict::Admitted(ticket) });
     }
 

@@ -3,8 +3,9 @@
 //! The core counts nothing for show. It says what it did, and metrics, audit log, traces and tests all derive
 //! from the same events.
 
-use crate::units::{Instant, PoolIndex, RequestId, Span, TicketId, Usage, VirtualTokens};
+use crate::units::{Instant, PoolIndex, RequestId, Span, TenantId, TicketId, Usage, VirtualTokens};
 
+use super::circuit::BreakerStage;
 use super::refusal::Refusal;
 use super::request::Subject;
 use super::rule::{Demotion, Rule};
@@ -122,6 +123,17 @@ pub enum Event {
         subject: Subject,
         /// How long it had waited.
         waited: Span,
+    },
+    /// A pool's breaker changed, or what it makes of one tenant.
+    Breaker {
+        /// When.
+        at: Instant,
+        /// Whose upstream.
+        pool: PoolIndex,
+        /// The tenant that is held back by itself, or no longer; nobody where it is the pool.
+        tenant: Option<TenantId>,
+        /// To what.
+        stage: BreakerStage,
     },
     /// A window that adapts has changed: its tokens by an eighth or more, or its room by a request.
     WindowMoved {

@@ -9,6 +9,8 @@
 
 use crate::units::{Instant, Limit, Span, VirtualTokens};
 
+use super::breaker::BreakerFound;
+use super::circuit::Passage;
 use super::engine::Engine;
 use super::fanout::FanoutFound;
 use super::order::{Gate, ORDER, Objection, Size, WaitFound};
@@ -16,6 +18,7 @@ use super::pool::Turn;
 use super::queue::{Fullness, Load};
 use super::refusal::Reason;
 use super::request::{Request, Subject};
+use super::retry::RetriesFound;
 use super::rule::{Demotion, RuleFound};
 use super::window::WindowFound;
 
@@ -30,6 +33,10 @@ pub struct Explanation {
     pub patience: Until,
     /// Whether the gateway is shutting down, and what that comes to.
     pub drain: Finding<bool>,
+    /// Whether it is a retry, and how many there may be.
+    pub retries: Finding<RetriesFound>,
+    /// Whether the upstream is left alone.
+    pub breaker: Finding<BreakerFound>,
     /// How large it is.
     pub size: Finding<Size>,
     /// The rates that concern it.
@@ -124,6 +131,11 @@ impl Engine {
             cost,
             patience: until(question.deadline, request.deadline),
             drain: Finding { found: question.draining, objection: question.drain().err() },
+            retries: Finding { found: question.retries.found(request, now), objection: question.retries().err() },
+            breaker: Finding {
+                found: pool.breaker.found(&request.subject.tenant),
+                objection: question.breaker().err(),
+            },
             size: Finding { found: question.size_found(), objection: question.size().err() },
             rates: Finding { found: self.limits.rates_found(now, request), objection: question.rates().err() },
             budgets: Finding { found: self.limits.budgets_found(now, request), objection: question.budgets().err() },
@@ -163,6 +175,8 @@ impl Explanation {
         ORDER.into_iter().map(|gate| {
             let objection = match gate {
                 Gate::Drain => self.drain.objection,
+                Gate::Retries => self.retries.objection,
+                Gate::Breaker => self.breaker.objection,
                 Gate::Size => self.size.objection,
                 Gate::Rates => self.rates.objection,
                 Gate::Budgets => self.budgets.objection,
@@ -180,7 +194,12 @@ impl Explanation {
         if let Some(objection) = self.objections().find_map(|(_, objection)| objection) {
             return Prospect::Refused(objection);
         }
-        if self.turn.next && self.window.fits && self.window_decides {
+        let its_turn = match self.breaker.found.passage {
+            Passage::Open => self.turn.next,
+            Passage::OneProbe => self.turn.probes,
+            Passage::Shut => false,
+        };
+        if its_turn && self.window.fits && self.window_decides {
             return Prospect::Dispatched;
         }
         match self.wait.found.allowed {

@@ -29,13 +29,17 @@
 //! | `vtc`, `debt` | the fair order, and debts outlasting their names |
 //! | `class` | ranks and owed shares |
 //! | `fanout` | caps on requests in flight |
+//! | `retry` | how many of a tenant's requests may be retries |
+//! | `breaker`, `circuit`, `evidence`, `trip` | an upstream that fails, or whose budget is spent |
 //! | `window`, `pool` | how much may be in flight, written or found, and which request is next |
 //! | `signals` | how much a pool is wanted, for whoever adds and removes engines |
 //! | `gauges` | what the engines say of their own load, and how old that is |
 //! | `flight`, `settle` | what a request is charged, held and settled for |
 //! | `tree`, `engine` | the bookkeeping, and the machine itself |
 
+mod breaker;
 mod budget;
+mod circuit;
 mod class;
 mod deadline;
 mod debt;
@@ -43,6 +47,7 @@ mod displace;
 mod effect;
 mod engine;
 mod event;
+mod evidence;
 mod explain;
 mod fanout;
 mod flight;
@@ -56,13 +61,16 @@ mod promise;
 mod queue;
 mod rate;
 mod refusal;
+mod refuse;
 mod request;
+mod retry;
 mod rule;
 mod session;
 mod settle;
 mod signals;
 mod ticket;
 mod tree;
+mod trip;
 mod vacancy;
 mod view;
 mod vtc;
@@ -71,7 +79,9 @@ mod window;
 #[cfg(test)]
 mod tests;
 
+pub use breaker::BreakerFound;
 pub use budget::DebitNumber;
+pub use circuit::{BreakerStage, Passage};
 pub use effect::{Effect, Verdict};
 pub use engine::{Engine, Options};
 pub use event::Event;
@@ -84,9 +94,10 @@ pub use pool::{Slots, Turn};
 pub use queue::{Fill, Fullness, Load};
 pub use refusal::{Level, Reason, Refusal, Retry, Unit};
 pub use request::{Attempt, Request, Subject};
+pub use retry::{RetriesFound, RetryCount, Try};
 pub use rule::{BudgetUse, Debit, Demotion, Keeping, Owner, Rule, RuleFound, RuleLeft};
 pub use signals::{Saturation, Signals};
-pub use ticket::{Ending, Outcome, Reported, Ticket};
+pub use ticket::{Ending, Heard, Outcome, Reported, Ticket};
 pub use view::{Head, PoolView, QueueView, RequestState, RequestView, SessionView, TenantView};
 pub use vtc::Standing;
 pub use window::{Adapted, Cause, Found, WindowFound};

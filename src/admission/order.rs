@@ -20,11 +20,16 @@ use super::promise::{self, Kept, Promised};
 use super::queue::{Fullness, Load};
 use super::refusal::{Level, Reason};
 use super::request::Request;
+use super::retry::{Retries, RetryCount};
 
 /// The gates, in the order they are asked.
-pub(super) const ORDER: [Gate; 6] = [
+pub(super) const ORDER: [Gate; 8] = [
     // Shutting down: nothing else matters.
     Gate::Drain,
+    // One more of too many retries: it is not to add to the trouble that the next gate may tell of.
+    Gate::Retries,
+    // The upstream fails: whatever else holds, nothing is served now.
+    Gate::Breaker,
     // Never going to fit: no use in saying "later".
     Gate::Size,
     // Too much, too fast; however long the queue.
@@ -42,6 +47,10 @@ pub(super) const ORDER: [Gate; 6] = [
 pub enum Gate {
     /// Whether the gateway is shutting down.
     Drain,
+    /// Whether it is one retry too many.
+    Retries,
+    /// Whether the upstream is left alone.
+    Breaker,
     /// Whether the request could ever be served.
     Size,
     /// Whether the rates that concern it allow it.
@@ -62,6 +71,7 @@ pub(super) struct Question<'a> {
     pub(super) deadline: Instant,
     pub(super) pool: &'a Pool,
     pub(super) fanout: &'a Fanout,
+    pub(super) retries: &'a Retries,
     pub(super) limits: &'a Limits,
     /// What is kept from it for others of its tenant.
     pub(super) promised: Promised,
@@ -141,6 +151,8 @@ impl Question<'_> {
         for gate in ORDER {
             match gate {
                 Gate::Drain => self.drain()?,
+                Gate::Retries => self.retries()?,
+                Gate::Breaker => self.breaker()?,
                 Gate::Size => self.size()?,
                 Gate::Rates => self.rates()?,
                 Gate::Budgets => self.budgets()?,
@@ -154,6 +166,16 @@ impl Question<'_> {
     pub(super) fn drain(&self) -> Result<(), Objection> {
         let objection = Objection { reason: Reason::Draining, wait: Wait::Unknown };
         if self.draining { Err(objection) } else { Ok(()) }
+    }
+
+    pub(super) fn retries(&self) -> Result<(), Objection> {
+        match self.retries.room_at(self.request, self.now) {
+            Some((RetryCount { retries, allowed }, room)) => {
+                let wait = Wait::For(room.since(self.now));
+                Err(Objection { reason: Reason::RetryBudget { retries, allowed }, wait })
+            }
+            None => Ok(()),
+        }
     }
 
     pub(super) fn size_found(&self) -> Size {
@@ -220,7 +242,7 @@ impl Question<'_> {
     }
 
     /// When this much of the class is served, and what is promised can be kept.
-    fn after(&self, work: VirtualTokens) -> Wait {
+    pub(super) fn after(&self, work: VirtualTokens) -> Wait {
         match self.time_for(work) {
             Wait::For(span) => Wait::For(span.saturating_add(promise::slack(span))),
             other @ (Wait::Unknown | Wait::Forever) => other,
@@ -315,7 +337,7 @@ impl Question<'_> {
             weights: ahead.weights,
             rate,
             held,
-            predicted: if takes_at_once { Some(Span::ZERO) } else { predicted },
+            predicted: if takes_at_once { Some(Span::ZERO) } else { self.not_before_pause(predicted) },
             allowed: if self.deadline == Instant::FAR { Limit::Unlimited } else { allowed },
         }
     }

@@ -11,6 +11,9 @@ use crate::policy::Policy;
 use crate::policy::model;
 use crate::units::{Agent, Bytes, ClassIndex, Instant, Limit, PoolIndex, SessionId, Share, Tokens, VirtualTokens};
 
+use super::breaker::Breaker;
+use super::circuit::Passage;
+use super::class::is_below_ceiling;
 use super::deadline::{Ahead, DrainRate};
 use super::flight::{Flight, Speed};
 use super::gauges::Instruments;
@@ -19,9 +22,9 @@ use super::promise::{Kept, Promised, Promises};
 use super::queue::Load;
 use super::request::{Request, Subject};
 use super::session::QueueKey;
-use super::tree::{Place, Slot, Tree};
+use super::tree::{Place, Slot, Tree, Waiting};
 use super::vacancy::Vacancy;
-use super::vtc::Standing;
+use super::vtc::{Node, Standing};
 use super::window::Window;
 
 /// Who decides that something may be dispatched.
@@ -48,8 +51,12 @@ pub struct Turn {
     pub tenant: Standing,
     /// Its session among the sessions of the tenant; nothing where the tenant is not known.
     pub session: Option<Standing>,
+    /// Whether its class may have no more like it in flight now, whoever else is idle.
+    pub at_ceiling: bool,
     /// Whether the pool's next slot would be its.
     pub next: bool,
+    /// Whether it would be the one to be tried, were the upstream probed now.
+    pub probes: bool,
 }
 
 /// One pool of serving capacity.
@@ -66,6 +73,7 @@ pub(super) struct Pool {
     pub(super) drain: DrainRate,
     pub(super) vacancy: Option<Vacancy>,
     pub(super) promises: Promises,
+    pub(super) breaker: Breaker,
     pub(super) instruments: Instruments,
 }
 
@@ -83,6 +91,7 @@ impl Pool {
             drain: DrainRate::new(),
             vacancy: None,
             promises: Promises::default(),
+            breaker: Breaker::new(pool.breaker.clone()),
             instruments: Instruments::new(pool.engine.as_ref()),
         }
     }
@@ -94,7 +103,19 @@ impl Pool {
 
     /// The request a slot would go to now.
     pub(super) fn head(&self) -> Option<Slot> {
-        self.next_of(|class| self.tree.head(class).map(|slot| (slot, self.tree.waiting[slot].cost)))
+        self.next_of(|class| self.head_of(class).map(|slot| (slot, self.tree.waiting[slot].cost)))
+    }
+
+    /// The request a class would serve next, unless the class is at its ceiling.
+    pub(super) fn head_of(&self, class: ClassIndex) -> Option<Slot> {
+        let need = |slot: Slot| self.tree.waiting[slot].request.expected.total();
+        self.tree.head(class).filter(|slot| self.is_below_ceiling(class, need(*slot)))
+    }
+
+    /// Whether a class may have one more request in flight that needs so much.
+    fn is_below_ceiling(&self, class: ClassIndex, need: Tokens) -> bool {
+        let node = &self.tree.classes[class.index()];
+        is_below_ceiling(node.max_share, self.window.found(need).caps, node.in_flight, need)
     }
 
     /// Of the heads of all classes, each with its cost, the one whose turn it is.
@@ -125,14 +146,19 @@ impl Pool {
         });
         let among_tenants =
             node.contest.standing(tenant.map(|key| &self.tree.tenants[key].member), name.as_str(), head);
-        let leads_class = first == Some(newcomer)
+        let leads_tenant = first == Some(newcomer)
             && among_sessions.is_none_or(|standing| standing.first)
-            && among_tenants.first
-            && !own.holds(request);
+            && !own.holds(request)
+            && !self.breaker.bars(name);
+        let leads_class = leads_tenant && among_tenants.first;
+        let at_ceiling = !self.is_below_ceiling(*class, request.expected.total());
         let next = self.next_of(|other| {
             let is_newcomer = leads_class && other == *class;
-            let cost =
-                if is_newcomer { Some(cost) } else { self.tree.head(other).map(|slot| self.tree.waiting[slot].cost) };
+            let cost = if is_newcomer {
+                (!at_ceiling).then_some(cost)
+            } else {
+                self.head_of(other).map(|slot| self.tree.waiting[slot].cost)
+            };
             cost.map(|cost| (is_newcomer, cost))
         });
         Turn {
@@ -142,23 +168,54 @@ impl Pool {
             tenant: among_tenants,
             session: among_sessions,
             next: next == Some(true),
+            at_ceiling,
+            probes: leads_tenant && !at_ceiling && self.cheapest_but(tenant).is_none_or(|(least, _)| cost < least),
         }
     }
 
-    /// The head, if the window lets it go.
+    /// The request that goes next, if the breaker lets any go: the head, or a probe.
+    pub(super) fn upcoming(&self) -> Option<Slot> {
+        match self.breaker.passage() {
+            Passage::Open => self.head(),
+            Passage::OneProbe => self.cheapest_but(None).map(|(_, slot)| slot),
+            Passage::Shut => None,
+        }
+    }
+
+    /// Of the next requests of all eligible tenants the one that costs least, or came first of those, and its cost;
+    /// those of one tenant left out. Every tenant keeps its own order, and nobody's limits are stepped over.
+    fn cheapest_but(&self, left_out: Option<Node>) -> Option<(VirtualTokens, Slot)> {
+        let eligible = self.tree.tenants.iter().filter(|(_, tenant)| tenant.member.is_eligible());
+        let others = eligible.filter(|(node, _)| left_out != Some(*node));
+        let next = others.filter_map(|(_, tenant)| {
+            let (_, _, slot) = self.tree.sessions[tenant.contest.first()?].next()?;
+            let Waiting { cost, number, place, ref request, .. } = self.tree.waiting[slot];
+            self.is_below_ceiling(place.class, request.expected.total()).then_some((cost, number, slot))
+        });
+        next.min().map(|(cost, _, slot)| (cost, slot))
+    }
+
+    /// What is upcoming, if the window lets it go.
     pub(super) fn ready(&self) -> Option<Slot> {
         if self.slots == Slots::Granted {
             return None;
         }
-        self.head().filter(|slot| self.window.fits(self.tree.waiting[*slot].request.expected.total()))
+        self.upcoming().filter(|slot| self.window.fits(self.tree.waiting[*slot].request.expected.total()))
     }
 
     /// Whether a newcomer would be dispatched the moment it is queued, nobody being ahead of it.
     pub(super) fn takes_at_once(&self, request: &Request, own: Own<'_>) -> bool {
         self.slots == Slots::Window
             && self.window.fits(request.expected.total())
-            && self.tree.classes.iter().all(|class| class.contest.first().is_none())
+            && self.breaker.found(&request.subject.tenant).passage != Passage::Shut
             && !own.holds(request)
+            && self.is_below_ceiling(request.subject.class, request.expected.total())
+            && self.tree.classes[request.subject.class.index()].contest.first().is_none()
+            && self.classes().all(|class| self.head_of(class).is_none())
+    }
+
+    fn classes(&self) -> impl Iterator<Item = ClassIndex> {
+        (0u16..).take(self.tree.classes.len()).map(ClassIndex::new)
     }
 
     /// What a newcomer has to reckon with of the promises to others of its tenant: those that are due before its own
@@ -220,6 +277,8 @@ impl Pool {
         let load = Load::of(flight.need, Bytes::ZERO);
         let tenant = &mut self.tree.tenants[place.tenant];
         tenant.in_flight = tenant.in_flight.plus(load);
+        let class = &mut self.tree.classes[place.class.index()];
+        class.in_flight = class.in_flight.plus(load);
         self.tree.sessions[place.session].depart(flight.request.agent);
         self.tree.served(place);
         self.drain.served(now, flight.expected_cost);
@@ -232,6 +291,8 @@ impl Pool {
         let load = Load::of(flight.need, Bytes::ZERO);
         let tenant = &mut self.tree.tenants[place.tenant];
         tenant.in_flight = tenant.in_flight.minus(load);
+        let class = &mut self.tree.classes[place.class.index()];
+        class.in_flight = class.in_flight.minus(load);
         self.tree.sessions[place.session].land(flight.request.agent);
         self.given(place.class, cost - flight.expected_cost);
     }
@@ -242,10 +303,8 @@ impl Pool {
         let window = self.window.peak();
         for position in (0u16..).take(self.tree.classes.len()) {
             let class = ClassIndex::new(position);
-            if self.tree.classes[class.index()].contest.first().is_none() {
-                continue;
-            }
-            let head = self.tree.head(class).map_or(VirtualTokens::ZERO, |slot| self.tree.waiting[slot].cost);
+            let Some(head) = self.head_of(class) else { continue };
+            let head = self.tree.waiting[head].cost;
             let own = if class == to { service } else { VirtualTokens::ZERO };
             self.tree.classes[class.index()].owed.given(service, own, window.max(head));
         }
@@ -273,14 +332,16 @@ impl Pool {
 
     /// Nothing more can be dispatched now: whoever is still eligible has a backlog.
     pub(super) fn mark_backlog(&mut self, now: Instant) {
+        let rests = self.breaker.rests();
         for class in &mut self.tree.classes {
-            let backlogged = class.contest.first().is_some();
-            class.drain.set_backlogged(now, backlogged);
-            if !backlogged {
+            let waits = class.contest.first().is_some();
+            class.drain.set_backlogged(now, waits && !rests);
+            if !waits {
                 class.owed.rest();
             }
         }
-        self.drain.set_backlogged(now, self.tree.classes.iter().any(|class| class.drain.is_backlogged()));
+        let backlogged = !rests && self.classes().any(|class| self.head_of(class).is_some());
+        self.drain.set_backlogged(now, backlogged);
     }
 
     /// Brings the places of a named tenant and session up to date, where they are known.

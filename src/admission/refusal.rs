@@ -76,6 +76,20 @@ pub enum Reason {
         /// The most that is admitted.
         most: Tokens,
     },
+    /// Too many of its tenant's requests are retries.
+    RetryBudget {
+        /// How many were in the last minute.
+        retries: u32,
+        /// How many there may be, by what ended well in that time.
+        allowed: u32,
+    },
+    /// The upstream fails, and is left alone for a while.
+    BreakerTripped {
+        /// Whose requests are held back: the pool's, or the tenant's alone, whose requests alone failed.
+        level: Level,
+        /// For how long from now on.
+        left: Span,
+    },
     /// It alone is larger than all that a limit ever allows at once, by its input.
     BeyondBurst {
         /// Which limit.
@@ -122,9 +136,13 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Whether room in the queue is what was missing: then whoever is told when to come back is promised some.
+    /// Whether a place in the queue is what was missing, or will be when the upstream is well again: then whoever is told
+    /// when to come back is promised one.
     pub(super) const fn is_of_the_queue(self) -> bool {
-        matches!(self, Self::QueueFull { .. } | Self::WaitTooLong { .. } | Self::Expired { .. })
+        matches!(
+            self,
+            Self::QueueFull { .. } | Self::WaitTooLong { .. } | Self::Expired { .. } | Self::BreakerTripped { .. }
+        )
     }
 
     /// The limit or budget that refused, where one did.
@@ -148,6 +166,8 @@ impl Reason {
             Self::TooLarge { .. } | Self::BeyondBurst { .. } => "too_large",
             Self::RateLimited { .. } => "rate_limited",
             Self::BudgetSpent { .. } => "budget_spent",
+            Self::RetryBudget { .. } => "retry_budget",
+            Self::BreakerTripped { .. } => "breaker_tripped",
             Self::Draining => "draining",
         }
     }
@@ -177,6 +197,19 @@ impl fmt::Display for Reason {
             Self::Expired { waited } => write!(f, "not dispatched within the {waited} this request may wait"),
             Self::TooLarge { tokens, most } => {
                 write!(f, "its input is {tokens} tokens and the largest request admitted is {most}")
+            }
+            Self::RetryBudget { retries, allowed } => write!(
+                f,
+                "too many of this tenant's requests are retries: {retries} in the last minute, of at most {allowed} by what ended well in it"
+            ),
+            Self::BreakerTripped { level: Level::Tenant, left } => {
+                write!(
+                    f,
+                    "the upstream failed too many of this tenant's requests, and takes no more of them for {left}"
+                )
+            }
+            Self::BreakerTripped { left, .. } => {
+                write!(f, "the upstream failed too many requests, and is left alone for {left}")
             }
             Self::BeyondBurst { measure, asked, burst, .. } => {
                 let (asked, burst) = (asked.of(*measure), burst.of(*measure));

@@ -24,6 +24,7 @@ impl Engine {
         if output <= flight.output {
             return;
         }
+        let first = flight.first_output_at.is_none();
         flight.first_output_at.get_or_insert(now);
         flight.output = output;
         let so_far = flight.so_far();
@@ -45,6 +46,7 @@ impl Engine {
         let pool = &mut self.pools[subject.pool.index()];
         pool.window.grow(id, need, service);
         pool.tree.tenants[place.tenant].in_flight.tokens += need;
+        pool.tree.classes[place.class.index()].in_flight.tokens += need;
         self.keep();
         self.post(&subject, request, Movement::Reserve, held);
         self.charge(id, charge);
@@ -53,6 +55,9 @@ impl Engine {
         }
         if holds_back {
             self.refresh_everywhere(&subject);
+        }
+        if first {
+            self.upstream_produces(&subject, id);
         }
     }
 
@@ -115,6 +120,7 @@ impl Engine {
             cost: bill.cost,
             lasted: now.since(flight.ticket.dispatched_at),
         });
+        self.upstream_ended(&flight.request.subject, id, &ending);
     }
 }
 

@@ -2,12 +2,15 @@
 
 mod agents;
 mod audit;
+mod breaker;
+mod ceiling;
 mod explain;
 mod flow;
 mod limits;
 mod order;
 mod promise;
 mod queue;
+mod retry;
 mod signals;
 mod vacancy;
-mod world;
+pub(in crate::admission) mod world;

@@ -3,7 +3,7 @@
 //! Dispatch hands out a ticket. It lives until the end of the response *body* and is settled exactly once, by
 //! id; a second settlement is refused and reported, so a slot can never be given back twice.
 
-use crate::units::{Instant, RequestId, Span, TicketId, Usage};
+use crate::units::{Instant, RequestId, Span, Status, TicketId, Usage};
 
 use super::budget::DebitNumber;
 use super::fanout::Left;
@@ -95,4 +95,25 @@ pub struct Ending {
     pub outcome: Outcome,
     /// What it used, as far as is known.
     pub usage: Reported,
+    /// The head of the upstream's answer; nothing where none came.
+    pub heard: Option<Heard>,
+}
+
+impl Ending {
+    /// Whether what was asked for was done.
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        self.outcome.is_complete() && self.heard.is_none_or(|heard| heard.status.is_success())
+    }
+}
+
+/// What the head of an upstream's answer says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// Its status.
+    pub status: Status,
+    /// After how long to come back, where it says so.
+    pub retry_after: Option<Span>,
+    /// How often a proxy before the upstream had tried before this answer came.
+    pub further_attempts: u32,
 }

@@ -15,7 +15,7 @@ use slab::Slab;
 
 use crate::policy::Policy;
 use crate::policy::model::{Algorithm, Pool};
-use crate::units::{ClassIndex, Instant, SessionId, TenantId, VirtualTokens, Weight};
+use crate::units::{ClassIndex, Instant, Limit, SessionId, Share, TenantId, VirtualTokens, Weight};
 
 use super::class::Owed;
 use super::deadline::DrainRate;
@@ -76,6 +76,9 @@ impl Waiting {
 pub(super) struct ClassNode {
     pub(super) contest: Contest,
     pub(super) owed: Owed,
+    pub(super) max_share: Limit<Share>,
+    /// What is dispatched and unfinished of it.
+    pub(super) in_flight: Load,
     pub(super) drain: DrainRate,
     pub(super) queued: Load,
     pub(super) queued_cost: VirtualTokens,
@@ -112,6 +115,8 @@ pub(super) struct Tree {
     pub(super) waiting: Slab<Waiting>,
     pub(super) queued: Load,
     names: BTreeMap<(ClassIndex, TenantId), Node>,
+    /// Tenants that the breaker holds back, whatever they have waiting.
+    barred: BTreeSet<TenantId>,
     /// Principals that a rate of their own holds back, until when; those first whose time comes first.
     held: BTreeSet<(Instant, Held)>,
 }
@@ -131,6 +136,8 @@ impl Tree {
         let classes = policy.classes.iter().map(|class| ClassNode {
             contest: Contest::new(algorithm, Debts::new(TENANT_DEBT_COLUMNS, seed)),
             owed: Owed::new(class.min_share),
+            max_share: class.max_share,
+            in_flight: Load::default(),
             drain: DrainRate::new(),
             queued: Load::default(),
             queued_cost: VirtualTokens::ZERO,
@@ -149,8 +156,18 @@ impl Tree {
             waiting: Slab::new(),
             queued: Load::default(),
             names: BTreeMap::new(),
+            barred: BTreeSet::new(),
             held: BTreeSet::new(),
         }
+    }
+
+    /// From now on these tenants are held back. The places of whoever is or was must be brought up to date.
+    pub(super) fn bar(&mut self, barred: BTreeSet<TenantId>) -> BTreeSet<TenantId> {
+        std::mem::replace(&mut self.barred, barred)
+    }
+
+    pub(super) fn barred(&self) -> &BTreeSet<TenantId> {
+        &self.barred
     }
 
     pub(super) fn find_tenant(&self, class: ClassIndex, tenant: &TenantId) -> Option<Node> {
@@ -283,7 +300,8 @@ impl Tree {
     /// Brings the place of a tenant up to date after one of its sessions' changed.
     pub(super) fn refresh_tenant(&mut self, node: Node, own: Own<'_>) {
         let tenant = &mut self.tenants[node];
-        let first = tenant.contest.first().filter(|_| !own.blocks_tenant(&tenant.name));
+        let blocked = own.blocks_tenant(&tenant.name) || self.barred.contains(&tenant.name);
+        let first = tenant.contest.first().filter(|_| !blocked);
         let next = first.and_then(|session| self.sessions[session].next());
         let until = next.and_then(|(_, _, slot)| own.holds_tenant(&self.waiting[slot].request));
         let before = std::mem::replace(&mut tenant.held_until, until);

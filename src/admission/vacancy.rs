@@ -15,8 +15,9 @@
 //! thus waste its own share of the engine and no more. *At start* the rate is unknown and nobody owes. *Never*
 //! touches the books, rates or budgets: an empty room is a matter between the tenants, not of money.
 
-use crate::units::{Instant, Tokens, VirtualTokens};
+use crate::units::{ClassIndex, Instant, Tokens, VirtualTokens};
 
+use super::circuit::Passage;
 use super::pool::{Pool, Slots};
 use super::tree::Slot;
 
@@ -46,7 +47,9 @@ impl Pool {
 
     /// Notes which head stands before empty room, if one does. To be called when all that fits was dispatched.
     pub(super) fn note_vacancy(&mut self, now: Instant) {
-        self.vacancy = match (self.slots, self.head(), self.window.free_tokens()) {
+        // What the breaker holds back holds nobody up.
+        let head = self.head().filter(|_| self.breaker.passage() == Passage::Open);
+        self.vacancy = match (self.slots, head, self.window.free_tokens()) {
             (Slots::Window, Some(slot), Some((free, of))) if free > Tokens::ZERO && self.holds_others_up(slot) => {
                 Some(Vacancy { slot, since: now, free, of })
             }
@@ -57,7 +60,9 @@ impl Pool {
     /// Whether somebody else could have a turn meanwhile: another tenant, or another session of the head's own.
     fn holds_others_up(&self, head: Slot) -> bool {
         let sessions = self.tree.tenants[self.tree.waiting[head].place.tenant].contest.eligible_count();
-        let tenants: usize = self.tree.classes.iter().map(|class| class.contest.eligible_count()).sum();
+        let classes = (0u16..).take(self.tree.classes.len()).map(ClassIndex::new);
+        let classes = classes.filter(|class| self.head_of(*class).is_some());
+        let tenants: usize = classes.map(|class| self.tree.classes[class.index()].contest.eligible_count()).sum();
         sessions > 1 || tenants > 1
     }
 }

@@ -2,10 +2,11 @@
 
 use crate::policy::model::Window;
 use crate::units::{
-    Bytes, ClassIndex, Instant, PoolIndex, RequestId, SessionId, Share, TenantId, TicketId, Tokens, Usage,
+    Bytes, ClassIndex, Instant, Limit, PoolIndex, RequestId, SessionId, Share, TenantId, TicketId, Tokens, Usage,
     VirtualTokens, Weight,
 };
 
+use super::circuit::BreakerStage;
 use super::engine::Engine;
 use super::pool::Pool;
 use super::request::Subject;
@@ -76,6 +77,12 @@ pub struct QueueView {
     pub min_share: Share,
     /// What it is owed now and has not received.
     pub owed: VirtualTokens,
+    /// The most of the window it may have in flight.
+    pub max_share: Limit<Share>,
+    /// Requests of it dispatched and unfinished.
+    pub in_flight_requests: u32,
+    /// Their tokens.
+    pub in_flight_tokens: Tokens,
 }
 
 /// A pool's window.
@@ -93,6 +100,10 @@ pub struct PoolView {
     pub adapted: Option<Adapted>,
     /// The most ever dispatched and unfinished at once, in service: `M_g` of the fairness bound, weighted.
     pub peak_in_flight: VirtualTokens,
+    /// How its upstream is treated; nothing where the pool has no breaker.
+    pub breaker: Option<BreakerStage>,
+    /// The tenants whose requests are treated otherwise than the pool's, and how.
+    pub held_back: Vec<(TenantId, BreakerStage)>,
 }
 
 /// One request, queued or in flight.
@@ -190,6 +201,9 @@ impl Engine {
                 drain_rate: class.drain.per_second(self.now()),
                 min_share: class.owed.min_share(),
                 owed: class.owed.deficit(),
+                max_share: class.max_share,
+                in_flight_requests: class.in_flight.requests,
+                in_flight_tokens: class.in_flight.tokens,
             })
         });
         views.collect()
@@ -205,6 +219,8 @@ impl Engine {
             caps: pool.window.caps(),
             adapted: pool.window.adapted(),
             peak_in_flight: pool.window.peak(),
+            breaker: pool.breaker.stage(),
+            held_back: pool.breaker.alone().map(|(tenant, stage)| (tenant.clone(), stage)).collect(),
         });
         views.collect()
     }
@@ -240,7 +256,7 @@ impl Engine {
     #[must_use]
     pub fn head(&self, pool: PoolIndex) -> Option<Head> {
         let pool = &self.pools[pool.index()];
-        let request = &pool.tree.waiting[pool.head()?].request;
+        let request = &pool.tree.waiting[pool.upcoming()?].request;
         Some(Head { request: request.id, expected: request.expected, session: request.subject.session.clone() })
     }
 }

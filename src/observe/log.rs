@@ -84,6 +84,14 @@ impl Journal {
                 let Some(withheld) = self.admit(*at) else { return };
                 warn!(target: "tallygate::decision", %ticket, withheld, "a ticket that is not live was reported on");
             }
+            Event::Breaker { at, pool, tenant, stage } => {
+                let Some(withheld) = self.admit(*at) else { return };
+                let pool = &*policy.pools[pool.index()].name;
+                let tenant = tenant.as_ref().map(ToString::to_string).unwrap_or_default();
+                let for_ms = stage.until().map(|until| until.since(*at).as_millis_up());
+                warn!(target: "tallygate::decision", pool, %tenant, stage = stage.name(), for_ms, withheld,
+                    "the breaker of an upstream");
+            }
             Event::WindowMoved { at, pool, found } => {
                 if !tracing::enabled!(target: "tallygate::window", tracing::Level::DEBUG) {
                     return;

@@ -17,6 +17,7 @@ use crate::admission::{Event, Rule, Sight, Signals, Subject};
 use crate::policy::Policy;
 use crate::units::{ClassIndex, PoolIndex, Span, TenantId, Tokens, Usage};
 
+use super::breakers::{BreakerGauge, Breakers};
 use super::signals::SignalGauges;
 
 /// Seconds; from what nobody notices to the longest waits of a batch class.
@@ -48,6 +49,7 @@ struct Inner {
     waited: HistogramVec,
     lasted: HistogramVec,
     unknown_tickets: IntCounterVec,
+    breakers: Breakers,
     queued_requests: GaugeVec,
     queued_tokens: GaugeVec,
     oldest_wait: GaugeVec,
@@ -152,6 +154,8 @@ pub struct Gauges {
     pub queues: Vec<QueueGauge>,
     /// Every pool.
     pub pools: Vec<PoolGauge>,
+    /// Every pool's breaker.
+    pub breakers: Vec<BreakerGauge>,
     /// Every budget, and the part of it used by whoever has used most.
     pub budgets: Vec<(Rule, f64)>,
     /// Every pool's load as its engines tell it, and how much it is wanted.
@@ -241,6 +245,7 @@ impl Metrics {
         let maker = Maker(Registry::new());
         let who = &["pool", "class", "tenant"][..];
         let with = |more: &'static str| ["pool", "class", "tenant", more];
+        let queue = &["pool", "class"][..];
         let inner = Inner {
             admitted: maker.count("tallygate_admitted_total", "Requests let through.", who)?,
             refused: maker.count("tallygate_refused_total", "Requests refused by the core.", &with("reason"))?,
@@ -269,7 +274,7 @@ impl Metrics {
                 "Service that could not be given while room stood empty before requests that then did not use it.",
                 who,
             )?,
-            waited: maker.histogram("tallygate_queue_seconds", "Time from arrival to dispatch.", &["pool", "class"])?,
+            waited: maker.histogram("tallygate_queue_seconds", "Time from arrival to dispatch.", queue)?,
             lasted: maker.histogram(
                 "tallygate_request_seconds",
                 "Time from dispatch to the end.",
@@ -280,13 +285,10 @@ impl Metrics {
                 "Reports on tickets that are not live.",
                 &[],
             )?,
-            queued_requests: maker.gauge("tallygate_queued_requests", "Requests waiting.", &["pool", "class"])?,
-            queued_tokens: maker.gauge("tallygate_queued_tokens", "Tokens waiting.", &["pool", "class"])?,
-            oldest_wait: maker.gauge(
-                "tallygate_oldest_wait_seconds",
-                "How long the oldest request has waited.",
-                &["pool", "class"],
-            )?,
+            breakers: Breakers::new(&maker)?,
+            queued_requests: maker.gauge("tallygate_queued_requests", "Requests waiting.", queue)?,
+            queued_tokens: maker.gauge("tallygate_queued_tokens", "Tokens waiting.", queue)?,
+            oldest_wait: maker.gauge("tallygate_oldest_wait_seconds", "How long the oldest has waited.", queue)?,
             windows: WindowMetrics::new(&maker)?,
             prediction: maker.error("tallygate_prediction_error_tokens", "Error of the output prediction.")?,
             input_estimate: maker
@@ -337,6 +339,9 @@ impl Metrics {
                 inner.windows.moves.with_label_values(&[inner.pool(*pool), found.cause.name()]).inc();
             }
             Event::UnknownTicket { .. } => inner.unknown_tickets.with_label_values::<&str>(&[]).inc(),
+            Event::Breaker { pool, tenant, stage, .. } => {
+                inner.breakers.shifted(inner.pool(*pool), tenant.as_ref(), *stage);
+            }
             Event::Demoted { subject, demotion, .. } => {
                 let [pool, _, tenant] = inner.who(subject);
                 let (from, to) = (inner.class(demotion.from), inner.class(demotion.to));
@@ -386,6 +391,9 @@ impl Metrics {
         }
         for gauge in &gauges.pools {
             inner.windows.show(inner.pool(gauge.pool), gauge);
+        }
+        for gauge in &gauges.breakers {
+            inner.breakers.show(inner.pool(gauge.pool), gauge);
         }
         for (budget, used) in &gauges.budgets {
             inner.rules.used.with_label_values(&[inner.rule(*budget)]).set(*used);

@@ -4,12 +4,14 @@
 //! Everything here derives from [`Event`](crate::admission::Event)s, and of decisions from what the doors know beside
 //! them; it decides nothing. What grows with the number of tenants is bounded, and says so where it folds.
 
+mod breakers;
 pub mod decisions;
 mod log;
 mod metrics;
 mod signals;
 mod totals;
 
+pub use breakers::BreakerGauge;
 pub use decisions::{Decisions, Keep};
 pub use log::Journal;
 pub use metrics::{Gauges, Metrics, PoolGauge, QueueGauge};

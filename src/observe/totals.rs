@@ -108,6 +108,7 @@ impl Totals {
             | Event::Demoted { .. }
             | Event::Shadowed { .. }
             | Event::Vacated { .. }
+            | Event::Breaker { .. }
             | Event::Settled { .. }
             | Event::Cancelled { .. }
             | Event::WindowMoved { .. }

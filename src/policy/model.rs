@@ -5,6 +5,7 @@
 //! [`parse`](super::parse) builds one.
 
 mod limits;
+mod overload;
 
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ use crate::units::{
 use super::pattern::Pattern;
 
 pub use limits::{Bounds, Budget, Exceeded, Per, Period, Rate, Scope, Spent};
+pub use overload::{Breaker, FailureRatio, FailureSign, Retries, UpstreamsWord};
 
 /// A whole policy.
 #[derive(Clone, Debug)]
@@ -40,6 +42,8 @@ pub struct Policy {
     pub limits: Vec<Rate>,
     /// Budgets, in the policy's order.
     pub budgets: Vec<Budget>,
+    /// How many of a tenant's requests may be retries; nothing where that is not limited.
+    pub retries: Option<Retries>,
     /// What becomes of requests that are not metered.
     pub unmetered: Unmetered,
 }
@@ -279,6 +283,8 @@ pub struct Class {
     pub max_wait: Limit<Span>,
     /// The part of the pool's service this class is owed while it has work, whatever its rank.
     pub min_share: Share,
+    /// The most of a pool's window that it may have in flight, however idle the others are.
+    pub max_share: Limit<Share>,
 }
 
 /// What one or more tenants are given.
@@ -311,6 +317,8 @@ pub struct Pool {
     pub max_request_tokens: Limit<Tokens>,
     /// How much may wait.
     pub queue: QueueCaps,
+    /// When its upstream counts as failed; nothing where that is not watched.
+    pub breaker: Option<Breaker>,
     /// Where the load of its engines is read, if anywhere.
     pub engine: Option<EngineWatch>,
 }

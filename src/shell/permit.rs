@@ -45,6 +45,13 @@ impl Permit {
         self.ticket.waited
     }
 
+    /// What time it is, in seconds since 1970.
+    #[must_use]
+    pub fn unix_now(&self) -> f64 {
+        let clock = self.gate.clock();
+        clock.unix_seconds(clock.now())
+    }
+
     /// What is left of the limits that concern it.
     #[must_use]
     pub fn left(&self) -> &Left {
@@ -131,6 +138,6 @@ impl Drop for Permit {
             Stage::Sent | Stage::Answering => self.counted(self.counted, Tokens::ZERO),
             Stage::Settled => return,
         };
-        self.end(Ending { outcome: Outcome::ClientAborted, usage });
+        self.end(Ending { outcome: Outcome::ClientAborted, usage, heard: None });
     }
 }

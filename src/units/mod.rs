@@ -10,6 +10,7 @@ mod gauges;
 mod ids;
 mod limit;
 mod money;
+mod status;
 mod time;
 mod tokens;
 mod wall;
@@ -21,6 +22,7 @@ pub use ids::{
 };
 pub use limit::Limit;
 pub use money::{Price, VirtualTokens};
+pub use status::{Status, StatusRange};
 pub use time::{Instant, Span};
 pub use tokens::{Bytes, ParseUnitError, Share, TokenWeight, Tokens, Usage, Weight};
 pub use wall::{Calendar, UnixTime};

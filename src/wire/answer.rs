@@ -2,7 +2,8 @@
 //!
 //! | reason | status | retry |
 //! |---|---|---|
-//! | `rate_limited`, `budget_spent`, `queue_full`, `wait_too_long`, `expired` | 429 | as the core says |
+//! | `rate_limited`, `budget_spent`, `queue_full`, `wait_too_long`, `expired`, `retry_budget` | 429 | as the core says |
+//! | `breaker_tripped` | 503, in Anthropic's dialect 529 | as the core says |
 //! | `draining` | 503 | as the core says |
 //! | `too_large` | 413 | never |
 //! | `unidentified` | 401 | never |
@@ -119,16 +120,18 @@ impl Refused {
         }
     }
 
-    fn status(&self) -> StatusCode {
+    fn status(&self, voice: Voice) -> StatusCode {
         match self {
             Self::ByCore(refusal) => match refusal.reason {
                 Reason::QueueFull { .. }
                 | Reason::WaitTooLong { .. }
                 | Reason::Expired { .. }
                 | Reason::RateLimited { .. }
-                | Reason::BudgetSpent { .. } => StatusCode::TOO_MANY_REQUESTS,
+                | Reason::BudgetSpent { .. }
+                | Reason::RetryBudget { .. } => StatusCode::TOO_MANY_REQUESTS,
                 Reason::TooLarge { .. } | Reason::BeyondBurst { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-                Reason::Draining => StatusCode::SERVICE_UNAVAILABLE,
+                Reason::BreakerTripped { .. } if voice == Voice::Anthropic => anthropic_overloaded(),
+                Reason::BreakerTripped { .. } | Reason::Draining => StatusCode::SERVICE_UNAVAILABLE,
             },
             Self::Unidentified(_) => StatusCode::UNAUTHORIZED,
             Self::Malformed(_) | Self::Unsupported(_) => StatusCode::BAD_REQUEST,
@@ -194,7 +197,7 @@ impl Refused {
     #[must_use]
     pub fn answer(&self, decision: DecisionId, now: Instant, voice: Voice) -> Response<String> {
         let wait = self.wait(decision, now);
-        let (status, code) = (self.status(), self.code());
+        let (status, code) = (self.status(voice), self.code());
         let message = format!("Tallygate: {}.{}", self.words(), wait.words());
         let (our_code, request_id) = (format!("tallygate_{code}"), decision.to_string());
         let error =
@@ -240,6 +243,11 @@ impl Wait {
             headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
         }
     }
+}
+
+/// The status by which Anthropic's API says that it is overloaded.
+fn anthropic_overloaded() -> StatusCode {
+    StatusCode::from_u16(529).expect("three digits")
 }
 
 /// A value made of digits and letters as a header.
@@ -364,6 +372,13 @@ mod tests {
             (core(budget_spent(), at), 429, "budget_spent", "rate_limit_error"),
             (core(beyond_burst(), Retry::Never), 413, "too_large", "invalid_request_error"),
             (core(Reason::TooLarge { tokens, most: tokens }, Retry::Never), 413, "too_large", "invalid_request_error"),
+            (core(Reason::RetryBudget { retries: 12, allowed: 12 }, at), 429, "retry_budget", "rate_limit_error"),
+            (
+                core(Reason::BreakerTripped { level: Level::Pool, left: span }, at),
+                503,
+                "breaker_tripped",
+                "server_error",
+            ),
             (core(Reason::Draining, Retry::Unknown), 503, "draining", "server_error"),
             (Refused::Unidentified("x".into()), 401, "unidentified", "authentication_error"),
             (Refused::Malformed("x".into()), 400, "malformed", "invalid_request_error"),

@@ -22,18 +22,20 @@ identity: {tenant: [{header: x-tenant-id}, {fallback: anonymous}], session: [{he
 classes: [{name: standard, rank: 0, max_wait: 5s}]
 pools:
   - {name: chat, models: ['m*'], window: {requests: 2, tokens: 400},
-     queue: {requests: 3, bytes: 3000, per_tenant_requests: 2}, max_request_tokens: 3000}
+     queue: {requests: 3, bytes: 3000, per_tenant_requests: 2}, max_request_tokens: 3000,
+     breaker: {failures: 3, within: 60s, trip_for: 5s}}
 fanout: {per_session: 1}
 ";
 
 /// How lives end, and what is refused of them, when there are enough.
-pub(super) const OUTCOMES: [&str; 11] = [
+pub(super) const OUTCOMES: [&str; 12] = [
     "completed",
     "client_aborted",
     "upstream_failed",
     "timed_out",
     "queue_full",
     "expired",
+    "breaker_tripped",
     "too_large",
     "malformed",
     "model_not_found",

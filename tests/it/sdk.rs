@@ -274,6 +274,8 @@ fn refusal(reason: &str, wait: Span) -> Refused {
         "queue_full" => Reason::QueueFull { level, unit, cap: 10, queued: 10, asked: 1, displaced: false },
         "wait_too_long" => Reason::WaitTooLong { predicted: wait, allowed: Span::from_secs(1) },
         "expired" => Reason::Expired { waited: wait },
+        "retry_budget" => Reason::RetryBudget { retries: 12, allowed: 12 },
+        "breaker_tripped" => Reason::BreakerTripped { level: Level::Pool, left: wait },
         "rate_limited" => Reason::RateLimited {
             rule: Rule::Limit(0),
             per: Per::Tenant,

@@ -30,6 +30,7 @@ ANTHROPIC = {
     413: "ContentTooLargeError",
     503: "ServiceUnavailableError",
     504: "GatewayTimeoutError",
+    529: "OverloadedError",
 }
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ impl Books {
 
     /// What ends everything that runs.
     pub fn endings(&self) -> Vec<Input> {
-        let lost = Ending { outcome: Outcome::Lost, usage: Reported::Nothing };
+        let lost = Ending { outcome: Outcome::Lost, usage: Reported::Nothing, heard: None };
         self.running().into_iter().map(|ticket| Input::Settle { ticket, ending: lost }).collect()
     }
 
@@ -164,7 +164,8 @@ impl Books {
             | Event::Charged { at, .. }
             | Event::Vacated { at, .. }
             | Event::Demoted { at, .. }
-            | Event::Shadowed { at, .. } => assert!(*at <= now),
+            | Event::Shadowed { at, .. } 
+            | Event::Breaker { at, .. } => assert!(*at <= now),
         }
     }
 

@@ -153,12 +153,12 @@ impl Op {
                     _ => Reported::Final(usage),
                 };
                 let outcome = Outcome::ALL[usize::from(outcome) % Outcome::ALL.len()];
-                let settle = |ticket| Input::Settle { ticket, ending: Ending { outcome, usage } };
+                let settle = |ticket| Input::Settle { ticket, ending: Ending { outcome, usage, heard: None } };
                 books.some_ticket(which).map_or(Input::Tick, settle)
             }
             Self::SettleAgain { which } => books.some_settled(which).map_or(Input::Tick, |ticket| Input::Settle {
                 ticket,
-                ending: Ending { outcome: Outcome::Completed, usage: Reported::Nothing },
+                ending: Ending { outcome: Outcome::Completed, usage: Reported::Nothing, heard: None },
             }),
             Self::Pass { .. } => Input::Tick,
         }

@@ -8,20 +8,21 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
-use super::world::{Ask, World, class, of, policy, weight};
+use super::world::{Ask, World, breaker, class, of, policy, weight};
 use crate::admission::own::Own;
 use crate::admission::pool::{Pool, Slots};
 use crate::admission::queue::{Load, capped_units, per_weight};
 use crate::admission::tree::{Slot, Waiting};
 use crate::admission::vtc::Node;
-use crate::admission::{Attempt, Engine, Event, Input, Outcome, Reported, RequestState, Source};
+use crate::admission::{Attempt, BreakerStage, Engine, Event, Input, Outcome, Reported, RequestState, Source};
 use crate::policy::Policy;
 use crate::policy::model::{
-    Adapt, Algorithm, Budget, Charge, Exceeded, Fanout, Per, Period, QueueCap, QueueCaps, Rate, Scope, Spent, Window,
+    Adapt, Algorithm, Breaker, Budget, Charge, Exceeded, FailureRatio, Fanout, Per, Period, QueueCap, QueueCaps, Rate,
+    Retries, Scope, Spent, UpstreamsWord, Window,
 };
 use crate::units::{
-    Agent, Amount, Bytes, ClassIndex, EngineGauges, Measure, PoolIndex, RequestId, Span, TicketId, Tokens, Usage,
-    VirtualTokens,
+    Agent, Amount, Bytes, ClassIndex, EngineGauges, Limit, Measure, PoolIndex, RequestId, Share, Span, Status,
+    TicketId, Tokens, Usage, VirtualTokens,
 };
 
 #[derive(Clone, Debug)]
@@ -42,6 +43,7 @@ pub(super) enum Op {
     Progress(u8, u64),
     Settle(u8, usize, usize, u64),
     SettleAgain(u8),
+    Hear(u8, usize, u16, Option<u8>),
     Grant,
     Gauges(u8, u64),
     Drain,
@@ -70,6 +72,8 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
         3 => (any::<u8>(), 0..700u64).prop_map(|(which, output)| Op::Progress(which, output)),
         6 => (any::<u8>(), 0..Outcome::ALL.len(), 0..3usize, 0..700u64).prop_map(|(a, b, c, d)| Op::Settle(a, b, c, d)),
         1 => any::<u8>().prop_map(Op::SettleAgain),
+        4 => (any::<u8>(), 0..Outcome::ALL.len(), prop::sample::select(vec![200, 400, 429, 500, 503]), proptest::option::of(0..10u8))
+            .prop_map(|(which, outcome, status, retry_after)| Op::Hear(which, outcome, status, retry_after)),
         1 => Just(Op::Grant),
         1 => (any::<u8>(), 0..100u64).prop_map(|(source, waiting)| Op::Gauges(source, waiting)),
         3 => (0..4_000u16).prop_map(Op::Wait),
@@ -80,6 +84,26 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
 prop_compose! {
     fn any_cap()(requests in proptest::option::of(0..12u32), tokens in proptest::option::of(0..4_000u64), bytes in proptest::option::of(0..20_000u64)) -> QueueCap {
         QueueCap { requests: requests.into(), tokens: tokens.map(Tokens::new).into(), bytes: bytes.map(Bytes::new).into() }
+    }
+}
+
+prop_compose! {
+    fn any_breaker()(
+        failures in proptest::option::of(1..4u32),
+        share in 1..5u32,
+        within in 1..10u64,
+        trip_for in 1..6u64,
+        accepted in any::<bool>(),
+    ) -> Breaker {
+        let ratio = FailureRatio { share: Share::new(f64::from(share) * 0.2).expect("valid"), of_at_least: 2 };
+        Breaker {
+            failures,
+            ratio: failures.is_none().then_some(ratio),
+            within: Span::from_secs(within),
+            trip_for: Span::from_secs(trip_for),
+            retry_after: if accepted { UpstreamsWord::Accepted } else { UpstreamsWord::Ignored },
+            ..breaker()
+        }
     }
 }
 
@@ -125,6 +149,9 @@ prop_compose! {
         max_wait in proptest::option::of(0..20u64),
         size in proptest::option::of(300..600u64),
         shares in (0..3u32, 0..3u32),
+        breaker in proptest::option::weighted(0.7, any_breaker()),
+        ceiling in proptest::option::of(1..4u32),
+        retries in proptest::option::of((0..3u32, 1..4u32)),
         limits in (prop::collection::vec(any_rate(), 0..3), prop::collection::vec(any_budget(), 0..3)),
     ) -> Policy {
         let mut policy = policy();
@@ -135,8 +162,16 @@ prop_compose! {
         (policy.limits, policy.budgets) = limits;
         policy.classes[2].max_wait = max_wait.map(Span::from_secs).into();
         policy.fanout = Fanout { per_session: fanout.0.into(), per_tenant: fanout.1.into() };
+        if let Some(tenths) = ceiling {
+            policy.classes[0].max_share = Limit::AtMost(Share::new(0.4 + f64::from(tenths) * 0.1).expect("valid"));
+        }
+        policy.retries = retries.map(|(tenths, floor)| Retries {
+            ratio: Share::new(f64::from(tenths) * 0.1).expect("valid"),
+            floor,
+        });
         let pool = &mut policy.pools[0];
         pool.window = Window { requests: requests.into(), tokens: tokens.map(Tokens::new).into() };
+        pool.breaker = breaker;
         pool.max_request_tokens = size.map(Tokens::new).into();
         if capped {
             pool.queue = QueueCaps { pool: caps.0, class: caps.1, tenant: caps.2, session: caps.3 };
@@ -217,6 +252,12 @@ pub(super) fn apply(world: &mut World, op: &Op) {
                 world.end(request, Outcome::ALL[outcome], reported);
             }
         }
+        Op::Hear(which, outcome, status, retry_after) => {
+            if let Some(request) = pick(&world.engine, which, false) {
+                let retry_after = retry_after.map(f64::from);
+                world.hear_ending(request, Outcome::ALL[outcome], Status::new(status), retry_after);
+            }
+        }
         Op::SettleAgain(which) => {
             world.settle(TicketId::new(1_000_000 + u64::from(which)), Outcome::Completed, Reported::Nothing);
         }
@@ -260,11 +301,31 @@ fn audit(world: &World) -> Result<(), TestCaseError> {
     let next = deadlines.first().copied().filter(|deadline| *deadline < crate::units::Instant::FAR);
     let unheld = pool.tree.next_unheld();
     prop_assert!(unheld.is_none_or(|until| until > world.now), "what is held back no longer goes on");
-    let next = next.into_iter().chain(unheld).chain(pool.opens_at()).min();
+    let view = &engine.pools()[0];
+    let stages = view.breaker.into_iter().chain(view.held_back.iter().map(|(_, stage)| *stage));
+    let turns = stages.filter_map(BreakerStage::until).min();
+    let next = next.into_iter().chain(unheld).chain(pool.opens_at()).chain(turns).min();
     pool.window.audit().map_err(TestCaseError::fail)?;
     prop_assert_eq!(engine.next_wakeup(), next);
-    prop_assert!(next.is_none_or(|deadline| deadline > world.now), "what expired is gone");
+    prop_assert!(next.is_none_or(|moment| moment > world.now), "what is over is gone");
+    prop_assert!(pool.breaker.agrees(&engine.flights));
+    prop_assert!(probes_in_flight(world) <= 1, "never two probes at once");
     audit_tree(world, engine, pool)
+}
+
+/// How many of what was sent since the pool is probed run, as the events tell.
+fn probes_in_flight(world: &World) -> usize {
+    let turned = world.events.iter().rposition(|event| matches!(event, Event::Breaker { tenant: None, .. }));
+    let Some(since) =
+        turned.filter(|last| matches!(world.events[*last], Event::Breaker { stage: BreakerStage::Probing, .. }))
+    else {
+        return 0;
+    };
+    let sent = world.events[since..].iter().filter_map(|event| match event {
+        Event::Dispatched { ticket, .. } => Some(*ticket),
+        _ => None,
+    });
+    sent.filter(|ticket| world.engine.flights.contains_key(ticket)).count()
 }
 
 fn audit_tree(world: &World, engine: &Engine, pool: &Pool) -> Result<(), TestCaseError> {
@@ -284,21 +345,23 @@ fn audit_tree(world: &World, engine: &Engine, pool: &Pool) -> Result<(), TestCas
             tree.tenants.iter().filter(|(_, tenant)| tenant.class.index() == position && tenant.member.is_eligible());
         let weights: u64 = eligible.clone().map(|(_, tenant)| u64::from(tenant.member.weight().thousandths())).sum();
         prop_assert_eq!((node.contest.eligible_count(), node.contest.eligible_weight()), (eligible.count(), weights));
-        prop_assert_eq!(node.drain.is_backlogged(), node.contest.first().is_some());
+        let flying = engine.flights.values().filter(|flight| flight.place.class.index() == position);
+        let in_flight = flying.fold(Load::default(), |load, flight| load.plus(Load::of(flight.need, Bytes::ZERO)));
+        prop_assert_eq!(node.in_flight, in_flight);
+        let rests = pool.breaker.stage().is_some_and(|stage| stage.until().is_some());
+        prop_assert_eq!(node.drain.is_backlogged(), node.contest.first().is_some() && !rests);
     }
     for (key, tenant) in &tree.tenants {
         prop_assert_eq!((tenant.queued, tenant.queued_cost), sum(&|waiting| waiting.place.tenant == key));
         let flying = engine.flights.values().filter(|flight| flight.place.tenant == key);
         let in_flight = flying.fold(Load::default(), |load, flight| load.plus(Load::of(flight.need, Bytes::ZERO)));
         prop_assert_eq!(tenant.in_flight, in_flight);
+        let blocked = engine.fanout.blocks_tenant(&tenant.name) || pool.breaker.bars(&tenant.name);
         let head = tenant.contest.first().and_then(|session| tree.sessions[session].next());
         let head = head.map(|(_, _, slot)| &tree.waiting[slot].request);
         let held = head.and_then(|request| own.holds_tenant(request));
-        prop_assert_eq!(
-            tenant.held_until.filter(|_| !engine.fanout.blocks_tenant(&tenant.name)),
-            held.filter(|_| !engine.fanout.blocks_tenant(&tenant.name))
-        );
-        let may = !engine.fanout.blocks_tenant(&tenant.name) && head.is_some() && held.is_none();
+        prop_assert_eq!(tenant.held_until.filter(|_| !blocked), held.filter(|_| !blocked));
+        let may = !blocked && head.is_some() && held.is_none();
         prop_assert_eq!(
             tenant.member.is_eligible(),
             may,
@@ -405,6 +468,7 @@ fn end_everything(world: &mut World) -> Result<(), TestCaseError> {
             | Event::Shadowed { .. }
             | Event::Charged { .. }
             | Event::Vacated { .. }
+            | Event::Breaker { .. }
             | Event::Settled { .. }
             | Event::WindowMoved { .. }
             | Event::UnknownTicket { .. } => {}

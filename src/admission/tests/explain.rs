@@ -110,6 +110,8 @@ fn every_gate_is_told_also_behind_the_first_that_refuses() {
         explained.objections().map(|(gate, objection)| (gate, objection.map(|found| found.reason.code()))).collect();
     let wanted = [
         (Gate::Drain, Some("draining")),
+        (Gate::Retries, None),
+        (Gate::Breaker, None),
         (Gate::Size, Some("too_large")),
         (Gate::Rates, None),
         (Gate::Budgets, None),

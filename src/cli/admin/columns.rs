@@ -75,6 +75,7 @@ pub(super) const POOLS: &[Column] = &[
     ("BLIND", "window_blind"),
     ("QUEUED", "queued_requests"),
     ("QUEUED-TOKENS", "queued_tokens"),
+    ("BREAKER", "breaker.stage"),
     ("SATURATION", "saturation"),
     ("WAIT-S", "predicted_wait_s"),
     ("ENGINE", "engine"),

@@ -195,7 +195,7 @@ impl Admin {
 /// Rows under headings, words to the left and numbers to the right.
 fn table(columns: &[columns::Column], rows: &[Map<String, Value>]) -> String {
     let cells: Vec<Vec<String>> =
-        rows.iter().map(|row| columns.iter().map(|(_, field)| cell(row.get(*field))).collect()).collect();
+        rows.iter().map(|row| columns.iter().map(|(_, field)| cell(member(row, field))).collect()).collect();
     let is_number = |column: usize| rows.iter().any(|row| row.get(columns[column].1).is_some_and(Value::is_number));
     let widths: Vec<usize> = columns
         .iter()
@@ -227,6 +227,14 @@ fn faults(rows: &[Map<String, Value>]) -> String {
         faults.iter().map(move |fault| format!("{pool}: {}\n", cell(Some(fault))))
     });
     told.collect()
+}
+
+/// A field of a row, or of a mapping in it.
+fn member<'a>(row: &'a Map<String, Value>, field: &str) -> Option<&'a Value> {
+    match field.split_once('.') {
+        Some((mapping, field)) => row.get(mapping)?.get(field),
+        None => row.get(field),
+    }
 }
 
 /// A value for people: numbers to three places, nothing as a dash. Control characters are shown, not obeyed.

@@ -11,6 +11,7 @@
 mod cost;
 mod identity;
 mod limits;
+mod overload;
 mod pools;
 mod scheduling;
 
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 pub(super) use cost::{Cost, Effort, MoneyPrice, TokenWeights};
 pub(super) use identity::{ClassSource, Identity, Listener, NameSource, NotGranted, SessionSource, TenantSource};
 pub(super) use limits::{Budget, Limit, Per, Period, WhenExceeded, WhenSpent};
+pub(super) use overload::{Breaker, Retries, Sign};
 pub(super) use pools::{Adapt, Alias, Engine, Orca, Pool, Queue};
 pub(super) use scheduling::{Algorithm, Charge, Class, Fairness, Fanout, Tenant};
 
@@ -29,7 +31,7 @@ pub(super) use scheduling::{Algorithm, Charge, Class, Fairness, Fanout, Tenant};
 /// The order of every list has meaning: the first entry that fits decides.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(rename = "Policy", extend("x-later" = ["retries"]))]
+#[schemars(rename = "Policy")]
 pub(crate) struct Policy {
     /// The version of this format.
     #[schemars(extend("const" = 1))]
@@ -86,6 +88,14 @@ pub(crate) struct Policy {
     #[serde(default)]
     #[schemars(length(max = 100), example = limits::example_budgets())]
     pub(crate) budgets: Vec<Budget>,
+
+    /// How many of a tenant's requests may be retries: those that say so (`x-stainless-retry-count`), and the further
+    /// attempts of an Envoy in front of the upstream, where its answers tell of them (`x-envoy-attempt-count`). The rest
+    /// is refused with 429 `retry_budget`. Coming back when this gateway said so is no retry. When left out: as many as
+    /// like to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Retries", example = Retries::default())]
+    pub(crate) retries: Option<Retries>,
 
     /// What becomes of a request to a path that is not metered and has a body: multipart uploads, audio, batches,
     /// and whatever an upstream may add. Paths that are metered, reading requests and token counting are not

@@ -3,12 +3,12 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Duration, Pattern};
+use super::overload::example_breaker;
+use super::{Breaker, Duration, Pattern};
 
 /// A pool of serving capacity.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(extend("x-later" = ["breaker"]))]
 pub(crate) struct Pool {
     /// Its name: letters, digits, `-`, `_` and `.`.
     pub(crate) name: String,
@@ -46,6 +46,12 @@ pub(crate) struct Pool {
     #[serde(default)]
     pub(crate) queue: Queue,
 
+    /// When its upstream counts as failed, and for how long it is then left alone. When left out: that is not watched,
+    /// and every request is sent however the last one fared. `{}` watches it in the way that is shown as the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Breaker", example = example_breaker())]
+    pub(crate) breaker: Option<Breaker>,
+
     /// Where the load of its engines is read, as a second opinion beside what is seen of their answers. When left
     /// out: nowhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -70,6 +76,7 @@ pub(super) fn default_pools() -> Vec<Pool> {
         window: Window::protecting(),
         max_request_tokens: a_million(),
         queue: Queue::default(),
+        breaker: None,
         engine: None,
     }]
 }

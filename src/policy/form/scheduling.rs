@@ -59,6 +59,13 @@ pub(crate) struct Class {
     /// The part of a pool's service that this class is owed while it has work, whatever its rank.
     #[serde(default = "nothing")]
     pub(crate) min_share: Percentage,
+    /// The most of a pool's window that requests of this class may have in flight, in requests and in tokens, however
+    /// idle the others are; one request may always. What is more waits, and nobody else is held up by it. What a class
+    /// is owed and does not ask for is lent to the others until it does; this is how not to lend all of it. When left
+    /// out: all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Percentage", example = Percentage("80%".into()))]
+    pub(crate) max_share: Option<Percentage>,
 }
 
 fn nothing() -> Percentage {
@@ -71,6 +78,7 @@ pub(super) fn default_classes() -> Vec<Class> {
         rank,
         max_wait: Some(Duration(max_wait.into())),
         min_share: Percentage(min_share.into()),
+        max_share: None,
     };
     vec![class("interactive", 0, "10s", "0%"), class("standard", 1, "30s", "20%"), class("batch", 2, "10m", "5%")]
 }

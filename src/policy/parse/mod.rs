@@ -8,6 +8,7 @@
 mod cost;
 mod identity;
 mod limits;
+mod overload;
 mod pools;
 mod scheduling;
 mod values;
@@ -116,6 +117,8 @@ impl Checks<'_> {
         let limits = self.limits(form);
         let budgets = self.budgets(form);
         let fanout = Fanout { per_session: form.fanout.per_session.into(), per_tenant: form.fanout.per_tenant.into() };
+        let retries = self.retries(form.retries.as_ref());
+        self.ceilings(form);
         Some(Policy {
             identity: identity?,
             cost: cost?,
@@ -127,6 +130,7 @@ impl Checks<'_> {
             fanout,
             limits: limits?,
             budgets: budgets?,
+            retries: retries?,
             unmetered: match form.unmetered {
                 form::Unmetered::Refuse => Unmetered::Refuse,
                 form::Unmetered::Pass => Unmetered::Pass,

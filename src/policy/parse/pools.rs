@@ -36,6 +36,10 @@ impl Checks<'_> {
             Some(written) => self.gate(&pointer("upstream"), values::upstream(written)).map(Some),
             None => Some(None),
         };
+        let breaker = match &form.breaker {
+            Some(written) => self.breaker(&pointer("breaker"), written).map(Some),
+            None => Some(None),
+        };
         let engine = match &form.engine {
             Some(written) => self.engine(&pointer("engine"), written).map(Some),
             None => Some(None),
@@ -52,6 +56,7 @@ impl Checks<'_> {
             window: Window { tokens: cap(form.window.tokens, Tokens::new), requests: form.window.requests.into() },
             max_request_tokens: Limit::AtMost(Tokens::new(form.max_request_tokens)),
             queue: queue(&form.queue),
+            breaker: breaker?,
             engine: engine?,
         })
     }

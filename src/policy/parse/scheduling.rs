@@ -51,7 +51,30 @@ impl Checks<'_> {
             None => Some(Limit::Unlimited),
         };
         let min_share = self.gate(&pointer("min_share"), values::percentage(&form.min_share));
-        Some(Class { name: name?, rank: form.rank, max_wait: max_wait?, min_share: min_share? })
+        let max_share = match &form.max_share {
+            Some(written) => self.gate(&pointer("max_share"), values::percentage(written)).map(Limit::AtMost),
+            None => Some(Limit::Unlimited),
+        };
+        if let (Some(min_share), Some(Limit::AtMost(most))) = (min_share, max_share)
+            && (most == Share::ZERO || most < min_share)
+        {
+            let message = format!("must be more than 0% and no less than the class's min_share of {min_share}");
+            self.mistake(&pointer("max_share"), message);
+        }
+        let (max_wait, min_share, max_share) = (max_wait?, min_share?, max_share?);
+        Some(Class { name: name?, rank: form.rank, max_wait, min_share, max_share })
+    }
+
+    /// Notes each ceiling that is a part of nothing.
+    pub(super) fn ceilings(&mut self, form: &form::Policy) {
+        let boundless = form.pools.iter().find(|pool| pool.window.tokens.is_none() && pool.window.requests.is_none());
+        let Some(pool) = boundless else { return };
+        for index in 0..form.classes.len() {
+            if form.classes[index].max_share.is_some() {
+                let message = format!("is a part of a window, and that of pool `{}` has no bounds", pool.name);
+                self.mistake(&format!("/classes/{index}/max_share"), message);
+            }
+        }
     }
 
     pub(super) fn default_class(&mut self, form: &form::Policy) -> Option<ClassIndex> {

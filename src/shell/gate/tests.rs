@@ -79,10 +79,10 @@ async fn a_settled_permit_makes_room_for_the_next() {
     let mut second = Box::pin(gate.admit(ask(&gate, "b", Patience::default())));
     assert!(poll_once(&mut second).await.is_pending());
     assert_eq!((queued(&gate), in_flight(&gate)), (1, 1));
-    first.settle(Ending { outcome: Outcome::Completed, usage: Reported::Final(usage(100, 7)) });
+    first.settle(Ending { outcome: Outcome::Completed, usage: Reported::Final(usage(100, 7)), heard: None });
     let second = second.await.expect("its turn");
     assert_eq!((queued(&gate), in_flight(&gate)), (0, 1));
-    second.settle(Ending { outcome: Outcome::Completed, usage: Reported::Final(usage(90, 3)) });
+    second.settle(Ending { outcome: Outcome::Completed, usage: Reported::Final(usage(90, 3)), heard: None });
     let books = books(&gate);
     assert_eq!(books.settled, cost(usage(100, 7)) + cost(usage(90, 3)));
     assert_eq!(books.live(), VirtualTokens::ZERO);
@@ -218,13 +218,13 @@ async fn predictions_learn_from_complete_answers_only() {
     let expected = |permit: &Permit| permit.expected().output();
     let permit = admit(&gate, "a").await;
     assert_eq!(expected(&permit), Tokens::new(50), "capped");
-    permit.settle(Ending { outcome: Outcome::Completed, usage: Reported::Nothing });
+    permit.settle(Ending { outcome: Outcome::Completed, usage: Reported::Nothing, heard: None });
     let permit = admit(&gate, "a").await;
     assert_eq!(expected(&permit), Tokens::new(50), "an estimate teaches nothing");
-    permit.settle(Ending { outcome: Outcome::ClientAborted, usage: Reported::Final(usage(100, 1)) });
+    permit.settle(Ending { outcome: Outcome::ClientAborted, usage: Reported::Final(usage(100, 1)), heard: None });
     for _ in 0..200 {
         let permit = admit(&gate, "a").await;
-        permit.settle(Ending { outcome: Outcome::Completed, usage: Reported::Final(usage(100, 5)) });
+        permit.settle(Ending { outcome: Outcome::Completed, usage: Reported::Final(usage(100, 5)), heard: None });
     }
     assert!(expected(&admit(&gate, "a").await) < Tokens::new(10));
 }

@@ -251,7 +251,7 @@ impl<'a> Desk<'a> {
         self.serve(now, index, &usage);
         if progress.finished {
             self.measure(now, index);
-            self.settle(now, index, Ending { outcome: End::Completed, usage: Reported::Final(usage) });
+            self.settle(now, index, Ending { outcome: End::Completed, usage: Reported::Final(usage), heard: None });
             self.learn(index, Some(&usage));
             self.end(index, Outcome::Completed);
             self.ask_next(now, index);
@@ -328,7 +328,7 @@ impl<'a> Desk<'a> {
 
     fn abort(&mut self, now: Instant, index: usize, reason: &'static str, outcome: End, usage: Reported) {
         self.learn(index, None);
-        self.settle(now, index, Ending { outcome, usage });
+        self.settle(now, index, Ending { outcome, usage, heard: None });
         self.records[index].reason = Some(reason);
         self.end(index, Outcome::Aborted);
         match outcome {
@@ -460,9 +460,7 @@ impl<'a> Desk<'a> {
             Event::Vacated { at, request, amount, .. } => {
                 self.log(*at, place(request.get()), What::Vacated { service: *amount });
             }
-            Event::WindowMoved { at, pool, found } => {
-                self.window_moves.push(WindowMove { at: *at, pool: *pool, found: *found });
-            }
+            &Event::WindowMoved { at, pool, found } => self.window_moves.push(WindowMove { at, pool, found }),
             Event::UnknownTicket { at, ticket } => self.fault(format!("{at:?} {ticket}: unknown to the core")),
             Event::Queued { .. }
             | Event::Demoted { .. }
@@ -470,7 +468,8 @@ impl<'a> Desk<'a> {
             | Event::Dispatched { .. }
             | Event::Charged { .. }
             | Event::Refused { .. }
-            | Event::Cancelled { .. } => {}
+            | Event::Cancelled { .. }
+            | Event::Breaker { .. } => {}
         }
     }
 

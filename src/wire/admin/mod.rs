@@ -37,7 +37,7 @@ use subtle::ConstantTimeEq;
 use tokio::sync::Semaphore;
 
 use crate::admission::Rule;
-use crate::observe::{Gauges, PoolGauge, QueueGauge};
+use crate::observe::{BreakerGauge, Gauges, PoolGauge, QueueGauge};
 use crate::shell::{Broken, Gate, Seen};
 use crate::units::{Amount, Span, TenantId};
 
@@ -233,7 +233,14 @@ fn gauges(seen: &Seen<'_>) -> Gauges {
         tokens: queue.tokens,
         oldest: queue.oldest_arrival.map_or(Span::ZERO, |since| seen.now.since(since)),
     });
-    let pools = seen.engine.pools().into_iter().map(|pool| PoolGauge {
+    let views = seen.engine.pools();
+    let breakers: Vec<_> = views
+        .iter()
+        .filter_map(|pool| {
+            Some(BreakerGauge { pool: pool.pool, stage: pool.breaker?, held_back: pool.held_back.len() })
+        })
+        .collect();
+    let pools = views.into_iter().map(|pool| PoolGauge {
         pool: pool.pool,
         requests: pool.in_flight_requests,
         tokens: pool.in_flight_tokens,
@@ -249,6 +256,7 @@ fn gauges(seen: &Seen<'_>) -> Gauges {
         budgets: most_used(seen),
         queues: queues.collect(),
         pools: pools.collect(),
+        breakers,
         signals: signals.collect(),
         prediction_error: vec![("mean_absolute", output.mean_absolute_error), ("bias", output.bias)],
         input_error: vec![

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use crate::admission::{RequestState, Sight, Signals, TenantView};
+use crate::admission::{BreakerStage, RequestState, Sight, Signals, TenantView};
 use crate::ledger::{Account, Balance};
 use crate::observe::Total;
 use crate::policy::Policy;
@@ -63,6 +63,9 @@ pub(super) struct QueueRow {
     min_share: f64,
     #[serde(serialize_with = "exact")]
     owed: VirtualTokens,
+    max_share: Option<f64>,
+    in_flight_requests: u32,
+    in_flight_tokens: u64,
 }
 
 /// One pool's window.
@@ -85,6 +88,8 @@ pub(super) struct PoolRow {
     queued_tokens: u64,
     #[serde(serialize_with = "exact")]
     peak_in_flight: VirtualTokens,
+    /// Nothing where the policy sets none.
+    breaker: Option<BreakerRow>,
     saturation: Option<f64>,
     backlog_s: Option<f64>,
     predicted_wait_s: Option<f64>,
@@ -97,6 +102,42 @@ pub(super) struct PoolRow {
     engine_preemptions: Option<u64>,
     engine_kv_tokens: Option<u64>,
     engine_faults: Vec<String>,
+}
+
+/// A pool's breaker.
+#[derive(Debug, Serialize)]
+struct BreakerRow {
+    #[serde(flatten)]
+    stage: StageRow,
+    /// The tenants that are treated otherwise than the others.
+    tenants: Vec<HeldBackRow>,
+}
+
+#[derive(Debug, Serialize)]
+struct HeldBackRow {
+    tenant: String,
+    #[serde(flatten)]
+    stage: StageRow,
+}
+
+/// How an upstream is treated: `serving`, `returning`, `paused`, `tripped` or `probing`.
+#[derive(Debug, Serialize)]
+struct StageRow {
+    stage: &'static str,
+    /// For how long, where that is known.
+    for_s: Option<f64>,
+    /// How many requests may be in flight, of those sent since it returned.
+    most_requests: Option<u32>,
+}
+
+impl StageRow {
+    fn new(stage: BreakerStage, now: Instant) -> Self {
+        let most_requests = match stage {
+            BreakerStage::Returning { most } => Some(most),
+            _ => None,
+        };
+        Self { stage: stage.name(), for_s: stage.until().map(|until| until.since(now).as_secs_f64()), most_requests }
+    }
 }
 
 /// One request, queued or in flight.
@@ -198,6 +239,9 @@ pub(super) fn queues(gate: &Gate) -> Result<Vec<QueueRow>, Broken> {
         drain_rate: queue.drain_rate,
         min_share: f64::from(queue.min_share.millionths()) / 1e6,
         owed: queue.owed,
+        max_share: queue.max_share.cap().map(|share| f64::from(share.millionths()) / 1e6),
+        in_flight_requests: queue.in_flight_requests,
+        in_flight_tokens: queue.in_flight_tokens.get(),
     };
     Ok(queues.into_iter().map(row).collect())
 }
@@ -232,6 +276,14 @@ pub(super) fn pools(gate: &Gate) -> Result<Vec<PoolRow>, Broken> {
             queued_requests: signals.queued.requests,
             queued_tokens: signals.queued.tokens.get(),
             peak_in_flight: pool.peak_in_flight,
+            breaker: pool.breaker.map(|stage| BreakerRow {
+                stage: StageRow::new(stage, now),
+                tenants: pool
+                    .held_back
+                    .into_iter()
+                    .map(|(tenant, stage)| HeldBackRow { tenant: tenant.to_string(), stage: StageRow::new(stage, now) })
+                    .collect(),
+            }),
             saturation: signals.saturation.map(|saturation| saturation.as_f64()),
             backlog_s: secs(signals.backlog),
             predicted_wait_s: secs(signals.wait),

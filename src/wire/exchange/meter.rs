@@ -11,7 +11,7 @@
 
 use bytes::Bytes;
 
-use crate::admission::{Ending, Outcome};
+use crate::admission::{Ending, Heard, Outcome};
 use crate::shell::Permit;
 use crate::units::{Tokens, VirtualTokens};
 
@@ -27,24 +27,26 @@ pub(in crate::wire) struct Meter {
     watch: Watch,
     permit: Option<Permit>,
     told: Tokens,
+    /// What the head of the answer said.
+    heard: Option<Heard>,
 }
 
 impl Meter {
-    /// Watches the answer to a request that is paid for.
-    pub(super) fn new(watch: Watch, permit: Permit) -> Self {
-        Self { watch, permit: Some(permit), told: Tokens::ZERO }
+    /// Watches the answer to a request that is paid for, whose head said this.
+    pub(super) fn new(watch: Watch, permit: Permit, heard: Heard) -> Self {
+        Self { watch, permit: Some(permit), told: Tokens::ZERO, heard: Some(heard) }
     }
 
     /// Lets an answer pass that costs nothing.
     pub(in crate::wire) fn unmetered() -> Self {
-        Self { watch: Watch::Unreadable, permit: None, told: Tokens::ZERO }
+        Self { watch: Watch::Unreadable, permit: None, told: Tokens::ZERO, heard: None }
     }
 
     /// Settles, unless that was done, and tells what the request came to.
     pub(in crate::wire) fn settle(&mut self, outcome: Outcome) -> Option<VirtualTokens> {
         let permit = self.permit.take()?;
         let usage = self.watch.usage(&permit);
-        permit.settle(Ending { outcome, usage })
+        permit.settle(Ending { outcome, usage, heard: self.heard })
     }
 
     /// Takes note of the next bytes and returns what is to be shown of them.

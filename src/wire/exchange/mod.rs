@@ -20,6 +20,7 @@
 
 mod coding;
 mod entrance;
+mod heard;
 mod load;
 mod memory;
 mod meter;

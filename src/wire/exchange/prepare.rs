@@ -17,6 +17,7 @@ use crate::units::{DecisionId, Instant, PoolIndex, Span};
 
 use super::super::answer::Refused;
 use super::super::dialect::{AnswerForm, Dialect, Named, Parsed, Unreadable};
+use super::heard::heard;
 use super::load;
 use super::meter::Meter;
 use super::watch::Watch;
@@ -153,7 +154,7 @@ impl Admitted {
 
     /// No answer came of it.
     pub(in crate::wire) fn unanswered(self, outcome: Outcome) {
-        self.permit.settle(Ending { outcome, usage: Reported::Nothing });
+        self.permit.settle(Ending { outcome, usage: Reported::Nothing, heard: None });
     }
 
     /// Asks its engine for a report of its load, where the policy says so.
@@ -173,6 +174,7 @@ impl Admitted {
         {
             self.permit.load_reported(&String::from_utf8_lossy(report.as_bytes()));
         }
-        Meter::new(Watch::of(status, headers, self.encoding, self.form), self.permit)
+        let heard = heard(status, headers, self.permit.unix_now());
+        Meter::new(Watch::of(status, headers, self.encoding, self.form), self.permit, heard)
     }
 }

@@ -135,6 +135,8 @@ enum Numbers {
     Wait { predicted_s: f64, allowed_s: f64 },
     Expired { waited_s: f64 },
     Size { input_tokens: u64, most: u64 },
+    Retries { retries: u32, allowed: u32 },
+    Breaker { level: &'static str, left_s: f64 },
     Rule { name: String, per: Option<&'static str>, unit: &'static str, asked: f64, left: Option<f64>, most: f64 },
     Drain { draining: bool },
 }
@@ -168,6 +170,8 @@ impl Numbers {
             }
             Reason::Expired { waited } => Self::Expired { waited_s: waited.as_secs_f64() },
             Reason::TooLarge { tokens, most } => Self::Size { input_tokens: tokens.get(), most: most.get() },
+            Reason::RetryBudget { retries, allowed } => Self::Retries { retries, allowed },
+            Reason::BreakerTripped { level, left } => Self::Breaker { level: level.name(), left_s: left.as_secs_f64() },
             Reason::Draining => Self::Drain { draining: true },
         }
     }

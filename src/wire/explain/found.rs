@@ -10,6 +10,7 @@ use crate::policy::Policy;
 use crate::units::{Limit, Span, Tokens, VirtualTokens};
 
 use super::super::exact::{exact, exact_or_null};
+use super::overload::{self, BreakerRow, RetriesRow};
 use super::words::{self, Deadline};
 
 /// Everything the core says of a request.
@@ -45,6 +46,8 @@ struct GateRow {
 #[serde(untagged)]
 enum Numbers {
     Drain { draining: bool },
+    Retries(RetriesRow),
+    Breaker(BreakerRow),
     Size { input_tokens: u64, most: Option<u64>, key: String },
     Rules { rules: Vec<RuleRow> },
     Queue { at_once: bool, displaces: u32, caps: Vec<CapRow> },
@@ -124,6 +127,7 @@ struct FanoutRow {
 struct TurnRow {
     says: String,
     next: bool,
+    class_is_at_its_ceiling: bool,
     min_share: f64,
     #[serde(serialize_with = "exact")]
     class_is_owed: VirtualTokens,
@@ -237,6 +241,16 @@ fn row(policy: &Policy, gate: Gate, subject: &Subject, explained: &Explanation, 
             let Finding { found: draining, objection } = explained.drain;
             let says = if draining { "the gateway is shutting down" } else { "the gateway takes new requests" };
             ("drain", objection, says.into(), Numbers::Drain { draining })
+        }
+        Gate::Retries => {
+            let Finding { found, objection } = explained.retries;
+            let (says, row) = overload::retries(found);
+            ("retries", objection, says, Numbers::Retries(row))
+        }
+        Gate::Breaker => {
+            let Finding { found, objection } = explained.breaker;
+            let (says, row) = overload::breaker(subject, found, explained.at);
+            ("breaker", objection, says, Numbers::Breaker(row))
         }
         Gate::Size => {
             let Finding { found, objection } = explained.size;
@@ -442,7 +456,11 @@ fn fanout(explained: &Explanation) -> FanoutRow {
 fn turn(explained: &Explanation) -> TurnRow {
     let turn = &explained.turn;
     let Standing { counter, level, eligible, .. } = turn.tenant;
-    let next = if turn.next { "the next slot would be its" } else { "others go before it" };
+    let next = match (turn.next, turn.at_ceiling) {
+        (true, _) => "the next slot would be its",
+        (false, true) => "its class has as much in flight as it may (classes[].max_share)",
+        (false, false) => "others go before it",
+    };
     let others = match eligible {
         0 => "and nobody takes turns now".to_owned(),
         _ => format!("where the least of the {eligible} that take turns is {level}"),
@@ -451,6 +469,7 @@ fn turn(explained: &Explanation) -> TurnRow {
     TurnRow {
         says: format!("its tenant's counter would be {counter}, {others}{owed}: {next}"),
         next: turn.next,
+        class_is_at_its_ceiling: turn.at_ceiling,
         min_share: f64::from(turn.min_share.millionths()) / 1e6,
         class_is_owed: turn.owed,
         class_is_due: turn.class_is_due,

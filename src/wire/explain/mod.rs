@@ -6,6 +6,7 @@
 
 mod decision;
 mod found;
+mod overload;
 mod request;
 mod words;
 mod would;

@@ -38,6 +38,10 @@ pub(super) fn size_key(pool: PoolIndex) -> String {
     format!("pools[{}].max_request_tokens", pool.get())
 }
 
+pub(super) fn breaker_key(pool: PoolIndex) -> String {
+    format!("pools[{}].breaker", pool.get())
+}
+
 pub(super) fn wait_key(class: ClassIndex) -> String {
     format!("classes[{}].max_wait", class.get())
 }
@@ -103,6 +107,8 @@ pub(super) fn by_core(policy: &Policy, subject: &Subject, reason: &Reason, deadl
             );
             Advice { key: Some(key), words }
         }
+        Reason::RetryBudget { retries, allowed } => retry_budget(retries, allowed),
+        Reason::BreakerTripped { level, left } => breaker_tripped(subject.pool, level, left),
         Reason::BeyondBurst { rule, measure, asked, burst } => {
             let (key, burst) = (amount_key(policy, rule), burst.of(measure));
             let words = format!(
@@ -178,6 +184,27 @@ fn next_period(policy: &Policy, rule: Rule) -> String {
         }
         Rule::Budget(_) | Rule::Limit(_) => String::new(),
     }
+}
+
+fn retry_budget(retries: u32, allowed: u32) -> Advice {
+    let words = format!(
+        "Fewer retries: {retries} of this tenant's in the last minute, and {allowed} may be, which is retries.floor and a \
+         retries.ratio of what ended well in it. A first try, or coming back when this answer says, is no retry."
+    );
+    Advice { key: Some("retries".into()), words }
+}
+
+fn breaker_tripped(pool: PoolIndex, level: Level, left: Span) -> Advice {
+    let key = breaker_key(pool);
+    let whose = match level {
+        Level::Tenant => "this tenant's requests, and no other's, were failed by the upstream",
+        Level::Session | Level::Class | Level::Pool => "requests of several tenants were failed by the upstream",
+    };
+    let words = format!(
+        "Coming back in {left} or later: {whose}, as {key} counts. An upstream that is well again is found out with one \
+         request at a time."
+    );
+    Advice { key: Some(key), words }
 }
 
 fn waited(subject: &Subject, deadline: Deadline, limit: &str, sooner: &str) -> Advice {
@@ -305,7 +332,8 @@ mod tests {
     use crate::policy;
 
     /// What the core refuses with; its advice is made from the reason itself.
-    const OF_THE_CORE: [&str; 4] = ["wait_too_long", "draining", "rate_limited", "budget_spent"];
+    const OF_THE_CORE: [&str; 6] =
+        ["wait_too_long", "draining", "rate_limited", "budget_spent", "retry_budget", "breaker_tripped"];
 
     #[test]
     fn every_reason_that_the_readme_tells_has_advice_of_its_own() {

@@ -2,6 +2,7 @@
 //! real Envoy. The tables are written once and played on each; what only one door can show stands in its own file.
 
 mod apis;
+mod breaker;
 mod costing;
 mod crowd;
 mod endings;
@@ -13,6 +14,7 @@ mod passing;
 mod proxy;
 mod recorded;
 mod refusals;
+mod retries;
 
 mod stopping;
 

@@ -16,6 +16,7 @@ pub(in crate::wire::dialect) fn body(error: &ErrorBody<'_>) -> String {
         StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
         StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
         StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+        status if status.as_u16() == 529 => "overloaded_error",
         StatusCode::GATEWAY_TIMEOUT => "timeout_error",
         status if status.is_client_error() => "invalid_request_error",
         _ => "api_error",
