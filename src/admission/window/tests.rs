@@ -327,3 +327,37 @@ fn limits_are_kept_at_their_largest() {
     assert!(!window.fits(Tokens::new(1)));
     window.audit().expect("sound");
 }
+
+#[test]
+fn of_those_dispatched_together_none_is_passed_over_when_the_first_begins_alone() {
+    let at = |millis| Instant::EPOCH + Span::from_millis(1_000 + millis);
+    let dispatched = |apart: u64| {
+        let mut window = Window::new(caps(None, None), model::Adapt::Auto);
+        let none = VirtualTokens::ZERO;
+        for (ticket, millis) in [(1, 0), (2, apart)] {
+            window.step(at(millis));
+            window.take(TicketId::new(ticket), opening(NEED, true, "a"), none);
+        }
+        window.held(Some(NEED));
+        for (ticket, millis) in [(1, 100), (2, 300)] {
+            window.step(at(millis));
+            window.grow(TicketId::new(ticket), Tokens::ZERO, none);
+        }
+        window.step(at(600));
+        window.held(Some(NEED));
+        window.adapted().expect("it adapts").found.cause
+    };
+    assert_ne!(dispatched(1), Cause::PassedOver, "an idle engine began the first before the other came");
+    // The other way round: who came clearly before one that began was there, and was not taken.
+    let mut window = Window::new(caps(None, None), model::Adapt::Auto);
+    let none = VirtualTokens::ZERO;
+    for (ticket, millis) in [(1, 0), (2, 50)] {
+        window.step(at(millis));
+        window.take(TicketId::new(ticket), opening(NEED, true, "a"), none);
+    }
+    window.step(at(100));
+    window.grow(TicketId::new(2), Tokens::ZERO, none);
+    window.step(at(300));
+    window.held(None);
+    assert_eq!(window.adapted().expect("it adapts").found.cause, Cause::PassedOver);
+}
