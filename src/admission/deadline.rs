@@ -7,10 +7,11 @@
 //! ```text
 //! own   = min(work queued by the tenant, work queued by the session × eligible sessions)
 //! ahead = min(work queued in the class, own × Σ weights of eligible tenants ÷ own weight)
-//! wait  = ahead ÷ R
+//! wait  = 9/8 · ahead ÷ R
 //! ```
 //!
-//! work in virtual tokens, weights and counts including the newcomer's. The fair order serves at most that much
+//! work in virtual tokens, weights and counts including the newcomer's; an eighth more than the estimate, since who is let
+//! in and expires has waited for nothing. The fair order serves at most that much
 //! before it; the minimum matters when the others have little queued. *Bound:* an estimate, not a promise; the
 //! deadline itself is kept exactly, by expiry. *At start and at idle* the rate is unknown and refuses nobody: it
 //! needs, within the last half minute, two seconds of backlog and ten dispatches, or on a slow engine ten seconds
@@ -113,6 +114,12 @@ impl DrainRate {
     pub(super) fn time_for(&self, work: VirtualTokens, now: Instant) -> Option<Span> {
         self.per_second(now).map(|per_second| time_at(per_second, work))
     }
+}
+
+/// A predicted wait and an eighth of it, for what the prediction may be off by. Who is let into the queue and expires there
+/// has waited for nothing; who is refused at once is told when to come.
+pub(super) fn surely(wait: Span) -> Span {
+    wait.saturating_add(Span::from_nanos(wait.as_nanos() / 8))
 }
 
 /// How long this much work takes at a rate, which is service a second and more than nothing.

@@ -10,7 +10,7 @@
 use crate::policy::model::QueueCap;
 use crate::units::{Agent, Instant, Limit, Span, Tokens, VirtualTokens};
 
-use super::deadline::time_at;
+use super::deadline::{self, time_at};
 use super::displace::{self, Displacement, Victim};
 use super::fanout::Fanout;
 use super::limits::Limits;
@@ -329,7 +329,7 @@ impl Question<'_> {
         let work = if takes_at_once { VirtualTokens::ZERO } else { work };
         let allowed = Limit::AtMost(self.deadline.since(self.now));
         let held = self.limits.queued_wait(self.now, self.request).map_or(Span::ZERO, |(held, _)| held);
-        let by_queue = rate.map(|rate| time_at(rate, work));
+        let by_queue = rate.map(|rate| deadline::surely(time_at(rate, work)));
         let predicted = if held > Span::ZERO { Some(by_queue.unwrap_or(Span::ZERO).max(held)) } else { by_queue };
         WaitFound {
             ahead: work,
