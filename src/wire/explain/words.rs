@@ -4,7 +4,7 @@
 use crate::admission::{Level, Reason, Rule, Subject, Unit, Until};
 use crate::policy::Policy;
 use crate::policy::model::Period;
-use crate::units::{ClassIndex, PoolIndex, Span, TenantId};
+use crate::units::{ClassIndex, Measure, PoolIndex, Span, TenantId};
 
 /// What would have let a request in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,9 +120,13 @@ pub(super) fn by_core(policy: &Policy, subject: &Subject, reason: &Reason, deadl
         }
         Reason::RateLimited { rule, per, measure, asked, left, .. } => {
             let (key, missing) = (rule_key(rule), (asked - left).of(measure));
+            let smaller = match measure {
+                Measure::Requests => "",
+                _ => " a smaller request, or a smaller max_tokens where the answer is what weighs;",
+            };
             let words = format!(
-                "Waiting until {missing} more may be used, which the time to come back tells; a smaller request, or a \
-                 smaller max_tokens where the answer is what weighs; less use by {} before it; or a higher {} (\"{}\").",
+                "Waiting until {missing} more may be used, which the time to come back tells;{smaller} less use by {} \
+                 before it; or a higher {} (\"{}\").",
                 per.whose(),
                 amount_key(policy, rule),
                 rule_name(policy, rule)
@@ -131,8 +135,9 @@ pub(super) fn by_core(policy: &Policy, subject: &Subject, reason: &Reason, deadl
         }
         Reason::BudgetSpent { rule, per, measure, asked, left, .. } => {
             let (key, missing) = (rule_key(rule), (asked - left).of(measure));
+            let smaller = if measure == Measure::Requests { "" } else { "; or a request that takes less" };
             let words = format!(
-                "{missing} more in the budget \"{}\" that {} has, by a higher {}{}; or a request that takes less.",
+                "{missing} more in the budget \"{}\" that {} has, by a higher {}{}{smaller}.",
                 rule_name(policy, rule),
                 per.whose(),
                 amount_key(policy, rule),
