@@ -164,7 +164,8 @@ impl Books {
             | Event::Charged { at, .. }
             | Event::Vacated { at, .. }
             | Event::Demoted { at, .. }
-            | Event::Shadowed { at, .. } 
+            | Event::Shadowed { at, .. }
+            | Event::WindowMoved { at, .. }
             | Event::Breaker { at, .. } => assert!(*at <= now),
         }
     }
