@@ -3,8 +3,8 @@
 
 use crate::admission::{Level, Reason, Rule, Subject, Unit, Until};
 use crate::policy::Policy;
-use crate::policy::model::Period;
-use crate::units::{ClassIndex, Measure, PoolIndex, Span, TenantId};
+use crate::policy::model::{Per, Period};
+use crate::units::{Amount, ClassIndex, Measure, PoolIndex, Span, TenantId};
 
 /// What would have let a request in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,31 +119,10 @@ pub(super) fn by_core(policy: &Policy, subject: &Subject, reason: &Reason, deadl
             Advice { key: Some(key), words }
         }
         Reason::RateLimited { rule, per, measure, asked, left, .. } => {
-            let (key, missing) = (rule_key(rule), (asked - left).of(measure));
-            let smaller = match measure {
-                Measure::Requests => "",
-                _ => " a smaller request, or a smaller max_tokens where the answer is what weighs;",
-            };
-            let words = format!(
-                "Waiting until {missing} more may be used, which the time to come back tells;{smaller} less use by {} \
-                 before it; or a higher {} (\"{}\").",
-                per.whose(),
-                amount_key(policy, rule),
-                rule_name(policy, rule)
-            );
-            Advice { key: Some(key), words }
+            rate_limited(policy, rule, per, measure, asked - left)
         }
         Reason::BudgetSpent { rule, per, measure, asked, left, .. } => {
-            let (key, missing) = (rule_key(rule), (asked - left).of(measure));
-            let smaller = if measure == Measure::Requests { "" } else { "; or a request that takes less" };
-            let words = format!(
-                "{missing} more in the budget \"{}\" that {} has, by a higher {}{}{smaller}.",
-                rule_name(policy, rule),
-                per.whose(),
-                amount_key(policy, rule),
-                next_period(policy, rule)
-            );
-            Advice { key: Some(key), words }
+            budget_spent(policy, rule, per, measure, asked - left)
         }
         Reason::Draining => Advice {
             key: None,
@@ -152,6 +131,35 @@ pub(super) fn by_core(policy: &Policy, subject: &Subject, reason: &Reason, deadl
                 .into(),
         },
     }
+}
+
+fn rate_limited(policy: &Policy, rule: Rule, per: Per, measure: Measure, missing: Amount) -> Advice {
+    let (key, missing) = (rule_key(rule), missing.of(measure));
+    let smaller = match measure {
+        Measure::Requests => "",
+        _ => " a smaller request, or a smaller max_tokens where the answer is what weighs;",
+    };
+    let words = format!(
+        "Waiting until {missing} more may be used, which the time to come back tells;{smaller} less use by {} \
+         before it; or a higher {} (\"{}\").",
+        per.whose(),
+        amount_key(policy, rule),
+        rule_name(policy, rule)
+    );
+    Advice { key: Some(key), words }
+}
+
+fn budget_spent(policy: &Policy, rule: Rule, per: Per, measure: Measure, missing: Amount) -> Advice {
+    let (key, missing) = (rule_key(rule), missing.of(measure));
+    let smaller = if measure == Measure::Requests { "" } else { "; or a request that takes less" };
+    let words = format!(
+        "{missing} more in the budget \"{}\" that {} has, by a higher {}{}{smaller}.",
+        rule_name(policy, rule),
+        per.whose(),
+        amount_key(policy, rule),
+        next_period(policy, rule)
+    );
+    Advice { key: Some(key), words }
 }
 
 /// The key of a limit or a budget.
