@@ -24,7 +24,8 @@ use crate::store::FileStore;
 use crate::units::Span;
 use crate::wire::admin::{About, Admin, InForce, Token};
 use crate::wire::explain::Doors;
-use crate::wire::ext_proc::{self, ExtProc, GoingDown};
+use crate::wire::ext_proc::ExtProc;
+use crate::wire::grpc::{self, GoingDown, Services};
 use crate::wire::proxy::{Proxy, Upstream};
 use crate::wire::server;
 
@@ -106,14 +107,15 @@ impl App {
             doors: Doors { proxy: proxy.ip(), grpc: grpc.ip(), body_most: settings.door.body_most },
         };
         let admin_api = Admin::new(gate.clone(), about, token, admin.ip())?;
-        let asked_by_envoy = ExtProc::new(gate.clone(), settings.door.clone(), grpc.ip());
+        let services =
+            Services::default().with(ExtProc::new(gate.clone(), settings.door.clone(), grpc.ip()).into_service());
         let door = Proxy::new(gate.clone(), upstream, settings.door, proxy.ip());
         warming.await.context("loading the tokenizer")?;
 
         let grpc_going_down = GoingDown::default();
         let (stop_proxy, stop_admin) = (CancellationToken::new(), CancellationToken::new());
         let proxy_server = server::serve(proxy_listener, stop_proxy.clone(), move |request| door.handle(request));
-        let grpc_server = ext_proc::serve(grpc_listener, grpc_going_down.clone(), asked_by_envoy);
+        let grpc_server = grpc::serve(grpc_listener, grpc_going_down.clone(), services);
         let admin_server = server::serve(admin_listener, stop_admin.clone(), move |request| admin_api.handle(request));
         Ok(Self {
             gate,

@@ -12,6 +12,7 @@ mod exact;
 mod exchange;
 pub mod explain;
 pub mod ext_proc;
+pub mod grpc;
 mod guard;
 pub mod identity;
 mod left;

@@ -14,7 +14,6 @@ mod life;
 #[cfg(test)]
 mod lives;
 mod message;
-mod server;
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -23,7 +22,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_server::ExternalProcessor;
+use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_server::{
+    ExternalProcessor, ExternalProcessorServer,
+};
 use tonic::codegen::tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
@@ -33,13 +34,13 @@ use crate::shell::Gate;
 
 use super::answer::Refused;
 use super::exchange::Memory;
+use super::grpc::message_most;
 use super::identity::trusts;
 use intake::Decided;
 use life::{Life, Step};
 use message::{ProcessingRequest, ProcessingResponse};
 
 pub use message::NAMESPACE;
-pub use server::{GoingDown, serve};
 
 /// The service Envoy asks.
 #[derive(Clone, Debug)]
@@ -59,10 +60,11 @@ impl ExtProc {
         Self { gate, settings: Arc::new(settings), trusted, memory }
     }
 
-    /// The largest message that is read: a body, and what Envoy says around it.
-    fn message_most(&self) -> usize {
-        const AROUND: u64 = 1024 * 1024;
-        usize::try_from(self.settings.body_most.get() + AROUND).unwrap_or(usize::MAX)
+    /// The service, as a gRPC server takes it.
+    #[must_use]
+    pub fn into_service(self) -> ExternalProcessorServer<Self> {
+        let most = message_most(self.settings.body_most);
+        ExternalProcessorServer::new(self).max_decoding_message_size(most).max_encoding_message_size(most)
     }
 }
 

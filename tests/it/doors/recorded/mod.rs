@@ -20,7 +20,8 @@ use tallygate::policy;
 use tallygate::settings;
 use tallygate::shell::Gate;
 use tallygate::units::Bytes;
-use tallygate::wire::ext_proc::{self, ExtProc, GoingDown};
+use tallygate::wire::ext_proc::ExtProc;
+use tallygate::wire::grpc::{self as grpc_server, GoingDown, Services};
 use tallygate::wire::proxy::{Proxy, Upstream as ProxyUpstream};
 use tallygate::wire::server;
 use tokio::net::TcpListener;
@@ -246,7 +247,7 @@ async fn listen() -> (TcpListener, SocketAddr) {
 async fn grpc(gate: &Gate) -> SocketAddr {
     let (listener, address) = listen().await;
     let service = ExtProc::new(gate.clone(), settings(), address.ip());
-    tokio::spawn(ext_proc::serve(listener, GoingDown::default(), service));
+    tokio::spawn(grpc_server::serve(listener, GoingDown::default(), Services::default().with(service.into_service())));
     address
 }
 

@@ -1,19 +1,27 @@
-//! The gRPC server Envoy connects to, and what it says of its own health.
+//! The gRPC server that Envoy and others connect to, and what it says of its own health.
 //!
 //! Its limits are those of many requests on few connections. Every request in flight or waiting is one stream for its
 //! whole life, where the usual bound is 200. All streams of a connection share one flow-control window, so bodies are
 //! taken in at once and the window is wide. A message holds a whole body, where the usual bound is 4 MiB. A
 //! connection on which nothing comes back is given up, so that an Envoy that vanished gives its slots back.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
-use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_server::ExternalProcessorServer;
+use axum::response::IntoResponse;
+use http::Request;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tonic::body::Body;
+use tonic::codegen::Service;
+use tonic::server::NamedService;
+use tonic::service::RoutesBuilder;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
 
-use super::ExtProc;
+use crate::units::Bytes;
 
 /// The most requests on one connection.
 const MOST_STREAMS: u32 = 65_536;
@@ -33,18 +41,55 @@ pub struct GoingDown {
     pub stopped: CancellationToken,
 }
 
+/// The services of one gRPC server.
+#[derive(Debug)]
+pub struct Services {
+    routes: RoutesBuilder,
+    reporter: HealthReporter,
+    names: Vec<&'static str>,
+}
+
+impl Default for Services {
+    fn default() -> Self {
+        let (reporter, health) = tonic_health::server::health_reporter();
+        let mut routes = RoutesBuilder::default();
+        routes.add_service(health);
+        Self { routes, reporter, names: Vec::new() }
+    }
+}
+
+impl Services {
+    /// Adds a service, which is asked for its health by its full name.
+    #[must_use]
+    pub fn with<S>(mut self, service: S) -> Self
+    where
+        S: Service<Request<Body>, Error = Infallible> + NamedService + Clone + Send + Sync + 'static,
+        S::Response: IntoResponse,
+        S::Future: Send + 'static,
+    {
+        self.names.push(S::NAME);
+        self.routes.add_service(service);
+        self
+    }
+}
+
+/// The largest message that is read: a body, and what is said around it.
+pub(in crate::wire) fn message_most(body_most: Bytes) -> usize {
+    const AROUND: u64 = 1024 * 1024;
+    usize::try_from(body_most.get() + AROUND).unwrap_or(usize::MAX)
+}
+
 /// Serves until it goes down. Dropping the future cuts it off.
-pub async fn serve(listener: TcpListener, going_down: GoingDown, ext_proc: ExtProc) {
-    let (health, health_service) = tonic_health::server::health_reporter();
-    health.set_serving::<ExternalProcessorServer<ExtProc>>().await;
-    let message_most = ext_proc.message_most();
-    let service = ExternalProcessorServer::new(ext_proc)
-        .max_decoding_message_size(message_most)
-        .max_encoding_message_size(message_most);
+pub async fn serve(listener: TcpListener, going_down: GoingDown, services: Services) {
+    let Services { routes, reporter, names } = services;
+    for name in &names {
+        reporter.set_service_status(*name, ServingStatus::Serving).await;
+    }
     let stopping = async move {
         going_down.announced.cancelled().await;
-        health.set_not_serving::<ExternalProcessorServer<ExtProc>>().await;
-        health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
+        for name in names.into_iter().chain([""]) {
+            reporter.set_service_status(name, ServingStatus::NotServing).await;
+        }
         going_down.stopped.cancelled().await;
     };
     let served = Server::builder()
@@ -53,8 +98,7 @@ pub async fn serve(listener: TcpListener, going_down: GoingDown, ext_proc: ExtPr
         .initial_connection_window_size(CONNECTION_WINDOW)
         .http2_keepalive_interval(Some(KEEPALIVE.0))
         .http2_keepalive_timeout(Some(KEEPALIVE.1))
-        .add_service(health_service)
-        .add_service(service)
+        .add_routes(routes.routes())
         .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), stopping)
         .await;
     if let Err(error) = served {
