@@ -21,7 +21,7 @@ use crate::policy::model::{
     Retries, Scope, Spent, UpstreamsWord, Window,
 };
 use crate::units::{
-    Agent, Amount, Bytes, ClassIndex, EngineGauges, Limit, Measure, PoolIndex, RequestId, Share, Span, Status,
+    Agent, Amount, Bytes, ClassIndex, EngineGauges, Instant, Limit, Measure, PoolIndex, RequestId, Share, Span, Status,
     TicketId, Tokens, Usage, VirtualTokens,
 };
 
@@ -41,6 +41,7 @@ pub(super) enum Op {
     },
     Cancel(u8),
     Progress(u8, u64),
+    Began(u8, u16),
     Settle(u8, usize, usize, u64),
     SettleAgain(u8),
     Hear(u8, usize, u16, Option<u8>),
@@ -70,6 +71,7 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
         8 => ask.prop_map(|(tenant, (session, agent), attempt, class, input, output, weight, deadline, streamed)| Op::Ask { tenant, session, agent, attempt, class, input, output, weight, deadline, streamed }),
         1 => any::<u8>().prop_map(Op::Cancel),
         3 => (any::<u8>(), 0..700u64).prop_map(|(which, output)| Op::Progress(which, output)),
+        1 => (any::<u8>(), 0..4_000u16).prop_map(|(which, ago)| Op::Began(which, ago)),
         6 => (any::<u8>(), 0..Outcome::ALL.len(), 0..3usize, 0..700u64).prop_map(|(a, b, c, d)| Op::Settle(a, b, c, d)),
         1 => any::<u8>().prop_map(Op::SettleAgain),
         4 => (any::<u8>(), 0..Outcome::ALL.len(), prop::sample::select(vec![200, 400, 429, 500, 503]), proptest::option::of(0..10u8))
@@ -243,6 +245,13 @@ pub(super) fn apply(world: &mut World, op: &Op) {
         Op::Progress(which, output) => {
             if let Some(request) = pick(&world.engine, which, false) {
                 world.progress(request, output);
+            }
+        }
+        Op::Began(which, ago) => {
+            let ticket = pick(&world.engine, which, false).and_then(|request| world.ticket(request)).map(|held| held.id);
+            if let Some(ticket) = ticket {
+                let since = Instant::EPOCH + world.now.since(Instant::EPOCH).saturating_sub(Span::from_millis(ago.into()));
+                world.feed(Input::Began { ticket, since });
             }
         }
         Op::Settle(which, outcome, reported, output) => {
