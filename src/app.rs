@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow};
+use rand::SeedableRng;
+use rand::rngs::{StdRng, SysRng};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -17,13 +19,15 @@ use crate::costing::Encoding;
 use crate::demo::{self, Demo};
 use crate::observe::{Decisions, Keep, Metrics};
 use crate::policy::{self, Policy, Written};
-use crate::settings::{LedgerKind, Remember, Settings};
-use crate::shell::{self, Gate};
+use crate::settings::{Door, LedgerKind, Remember, Settings};
+use crate::shell::{self, Gate, Leases};
 use crate::sim::EngineSpec;
 use crate::store::FileStore;
 use crate::units::Span;
+use crate::wire::access_log::AccessLog;
 use crate::wire::admin::{About, Admin, InForce, Token};
 use crate::wire::explain::Doors;
+use crate::wire::ext_authz::ExtAuthz;
 use crate::wire::ext_proc::ExtProc;
 use crate::wire::grpc::{self, GoingDown, Services};
 use crate::wire::proxy::{Proxy, Upstream};
@@ -51,6 +55,7 @@ const LAST_WORDS: Span = Span::from_secs(1);
 #[derive(Debug)]
 pub struct App {
     gate: Gate,
+    leases: Leases,
     proxy: SocketAddr,
     grpc: SocketAddr,
     admin: SocketAddr,
@@ -107,8 +112,8 @@ impl App {
             doors: Doors { proxy: proxy.ip(), grpc: grpc.ip(), body_most: settings.door.body_most },
         };
         let admin_api = Admin::new(gate.clone(), about, token, admin.ip())?;
-        let services =
-            Services::default().with(ExtProc::new(gate.clone(), settings.door.clone(), grpc.ip()).into_service());
+        let leases = Leases::start(&gate, settings.lease_life, chance()?);
+        let services = services(&gate, &leases, &settings.door, grpc.ip());
         let door = Proxy::new(gate.clone(), upstream, settings.door, proxy.ip());
         warming.await.context("loading the tokenizer")?;
 
@@ -119,6 +124,7 @@ impl App {
         let admin_server = server::serve(admin_listener, stop_admin.clone(), move |request| admin_api.handle(request));
         Ok(Self {
             gate,
+            leases,
             proxy,
             grpc,
             admin,
@@ -189,6 +195,7 @@ impl App {
                 self.grpc_server.abort();
             }
         }
+        self.leases.close();
         if let Err(error) = self.gate.close_ledger().await {
             tracing::error!(%error, "what was granted and not used counts as used");
         }
@@ -235,6 +242,19 @@ async fn start_demo(settings: &Settings) -> anyhow::Result<Option<Demo>> {
 
 async fn listen(address: SocketAddr, what: &str) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| format!("the {what} cannot listen on {address}"))
+}
+
+/// Everything the gRPC server offers.
+fn services(gate: &Gate, leases: &Leases, door: &Door, ip: IpAddr) -> Services {
+    Services::default()
+        .with(ExtProc::new(gate.clone(), door.clone(), ip).into_service())
+        .with(ExtAuthz::new(gate.clone(), leases.clone(), door.clone(), ip).into_service())
+        .with(AccessLog::new(gate.clone(), leases.clone()).into_service())
+}
+
+/// Chance that nobody can foresee.
+fn chance() -> anyhow::Result<StdRng> {
+    StdRng::try_from_rng(&mut SysRng).context("asking the system for chance")
 }
 
 /// A number nobody can foresee: what a map's hasher is seeded with.

@@ -31,7 +31,7 @@ use super::gate::Gate;
 use super::permit::Permit;
 
 /// The most leases that run at once.
-pub const MOST_LIVE: usize = 65_536;
+const MOST_LIVE: usize = 65_536;
 /// The most leases that ended and are remembered, so that what is said of them later is understood.
 const MOST_ENDED: usize = 65_536;
 
@@ -78,6 +78,13 @@ pub enum NotLive {
     Unknown,
 }
 
+/// How many leases there are at most.
+#[derive(Clone, Copy, Debug)]
+struct Most {
+    live: usize,
+    ended: usize,
+}
+
 /// All leases. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Leases(Arc<Shared>);
@@ -100,6 +107,7 @@ impl Drop for Shared {
 
 #[derive(Debug)]
 struct Table {
+    most: Most,
     chance: StdRng,
     live: HashMap<LeaseId, Held>,
     ends: BTreeSet<(Instant, LeaseId)>,
@@ -120,9 +128,13 @@ impl Leases {
     /// Each runs for `life` after the last sign of life; ids are drawn from `chance`, which nobody may foresee.
     #[must_use]
     pub fn start(gate: &Gate, life: Span, chance: StdRng) -> Self {
+        Self::bounded(gate, life, chance, Most { live: MOST_LIVE, ended: MOST_ENDED })
+    }
+
+    fn bounded(gate: &Gate, life: Span, chance: StdRng, most: Most) -> Self {
         let (clock, metrics, wake) = (*gate.clock(), gate.metrics().clone(), Arc::new(Notify::new()));
         let (live, ends, ended, order) = (HashMap::new(), BTreeSet::new(), HashMap::new(), VecDeque::new());
-        let table = Mutex::new(Table { chance, live, ends, ended, order });
+        let table = Mutex::new(Table { most, chance, live, ends, ended, order });
         let shared = Arc::new(Shared { life, clock, metrics, table, wake: wake.clone() });
         tokio::spawn(keep_time(Arc::downgrade(&shared), clock, wake));
         Self(shared)
@@ -142,7 +154,7 @@ impl Leases {
         let ends = self.0.clock.now() + self.0.life;
         let held = {
             let mut table = self.lock();
-            if table.live.len() >= MOST_LIVE {
+            if table.live.len() >= table.most.live {
                 Err(permit)
             } else {
                 permit.sent();
@@ -315,7 +327,7 @@ impl Table {
             return Err(gone);
         };
         self.ends.remove(&(held.ends, id));
-        if self.order.len() >= MOST_ENDED
+        if self.order.len() >= self.most.ended
             && let Some(oldest) = self.order.pop_front()
         {
             self.ended.remove(&oldest);

@@ -18,6 +18,6 @@ mod watch;
 pub use ask::{Ask, Patience, Quoted};
 pub use clock::Clock;
 pub use gate::{Broken, Denied, Gate, Seen, WeakGate};
-pub use leases::{Full, LeaseId, Leases, MOST_LIVE, NoLeaseId, NotLive};
+pub use leases::{Full, LeaseId, Leases, NoLeaseId, NotLive};
 pub use permit::Permit;
 pub use shutdown::{asked_to_stop, drain};

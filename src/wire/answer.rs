@@ -65,6 +65,8 @@ pub enum Refused {
     },
     /// The bodies of other requests take all the memory there is for them.
     NoMemory,
+    /// As many requests as can be kept count of run elsewhere.
+    NoLease,
     /// The class wished for is none the tenant may use, and the policy says to refuse that.
     ClassNotGranted {
         /// The class wished for.
@@ -110,7 +112,7 @@ impl Refused {
             Self::Malformed(_) => "malformed",
             Self::BodyTooLarge { .. } | Self::BodyTooLargeInFront => "too_large",
             Self::HeldTooLong { .. } => "expired",
-            Self::NoMemory => "queue_full",
+            Self::NoMemory | Self::NoLease => "queue_full",
             Self::ClassNotGranted { .. } => "class_not_granted",
             Self::ModelNotFound(_) => "model_not_found",
             Self::Unsupported(_) => "unsupported",
@@ -136,7 +138,7 @@ impl Refused {
             Self::Unidentified(_) => StatusCode::UNAUTHORIZED,
             Self::Malformed(_) | Self::Unsupported(_) => StatusCode::BAD_REQUEST,
             Self::BodyTooLarge { .. } | Self::BodyTooLargeInFront => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::HeldTooLong { .. } | Self::NoMemory => StatusCode::TOO_MANY_REQUESTS,
+            Self::HeldTooLong { .. } | Self::NoMemory | Self::NoLease => StatusCode::TOO_MANY_REQUESTS,
             Self::ClassNotGranted { .. } => StatusCode::FORBIDDEN,
             Self::ModelNotFound(_) => StatusCode::NOT_FOUND,
             Self::UpstreamUnreachable(_) => StatusCode::BAD_GATEWAY,
@@ -168,6 +170,7 @@ impl Refused {
                 format!("it had waited {waited} for its turn when the proxy in front of this gateway gave up")
             }
             Self::NoMemory => "the requests already here take all the memory there is for bodies".into(),
+            Self::NoLease => "as many requests as can be kept count of run already".into(),
             Self::ClassNotGranted { wished, granted } => {
                 format!("the class {wished:?} is not granted; wish for one of {granted}, or for none")
             }
@@ -183,7 +186,7 @@ impl Refused {
                 Retry::Unknown => Wait::Guessed(guess(decision)),
                 Retry::Never => Wait::Unsaid,
             },
-            Self::HeldTooLong { .. } | Self::NoMemory => Wait::Guessed(guess(decision)),
+            Self::HeldTooLong { .. } | Self::NoMemory | Self::NoLease => Wait::Guessed(guess(decision)),
             _ => Wait::Unsaid,
         }
     }

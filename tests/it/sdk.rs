@@ -57,8 +57,8 @@ async fn run(script: &str, arguments: &[String]) -> bool {
 async fn reach(way: Way, gateway: &Gateway, upstream: SocketAddr) -> Option<(SocketAddr, Option<Front>)> {
     match way {
         Way::Proxy => Some((gateway.app.proxy(), None)),
-        Way::Envoy => {
-            let front = Front::start(gateway, upstream).await?;
+        Way::Envoy | Way::Authz => {
+            let front = Front::by(way, gateway, upstream).await?;
             Some((front.address(), Some(front)))
         }
     }
@@ -168,6 +168,7 @@ async fn from_the_table(way: Way) {
             run("refusals.py", &[format!("http://{address}")]).await;
             serving.abort();
         }
+        Way::Authz => panic!("what an SDK sees of a refusal through Envoy is shown with ext_proc"),
         Way::Envoy => {
             let incoming = tonic::transport::server::TcpIncoming::from(listener);
             let service = ExternalProcessorServer::new(Refusing);

@@ -21,7 +21,7 @@ use crate::policy::model::{
     Retries, Scope, Spent, UpstreamsWord, Window,
 };
 use crate::units::{
-    Agent, Amount, Bytes, ClassIndex, EngineGauges, Instant, Limit, Measure, PoolIndex, RequestId, Share, Span, Status,
+    Agent, Amount, Bytes, ClassIndex, EngineGauges, Limit, Measure, PoolIndex, RequestId, Share, Span, Status,
     TicketId, Tokens, Usage, VirtualTokens,
 };
 
@@ -247,13 +247,7 @@ pub(super) fn apply(world: &mut World, op: &Op) {
                 world.progress(request, output);
             }
         }
-        Op::Began(which, ago) => {
-            let ticket = pick(&world.engine, which, false).and_then(|request| world.ticket(request)).map(|held| held.id);
-            if let Some(ticket) = ticket {
-                let since = Instant::EPOCH + world.now.since(Instant::EPOCH).saturating_sub(Span::from_millis(ago.into()));
-                world.feed(Input::Began { ticket, since });
-            }
-        }
+        Op::Began(which, ago) => pick(&world.engine, which, false).map_or((), |request| world.began(request, ago)),
         Op::Settle(which, outcome, reported, output) => {
             if let Some(request) = pick(&world.engine, which, false) {
                 let usage = Usage::plain(Tokens::new(output / 2), Tokens::new(output));

@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::super::gate::tests::ask;
 use super::super::{Gate, Patience};
-use super::{LeaseId, Leases, MOST_ENDED, NotLive};
+use super::{LeaseId, Leases, Most, NotLive};
 use crate::admission::{Ending, Outcome, Reported};
 use crate::ledger::Balance;
 use crate::observe::{Decisions, Gauges, Keep, Lessor, Metrics};
@@ -15,16 +15,18 @@ use crate::policy;
 use crate::units::{Bytes, Span, Tokens, Usage, VirtualTokens};
 
 const LIFE: Span = Span::from_secs(60);
+/// Few, so that they are met.
+const MOST: Most = Most { live: 20, ended: 30 };
 /// What a request of these tests holds: 100 in, and 50 out, which count twice.
 const HELD: u64 = 200;
 
 fn set(pool: &str) -> (Gate, Leases) {
-    let text = format!("version: 1\nfanout: {{per_tenant: 100000}}\npools: [{{name: chat, models: [\"*\"]{pool}}}]\n");
+    let text = format!("version: 1\npools: [{{name: chat, models: [\"*\"]{pool}}}]\n");
     let policy = Arc::new(policy::parse("test", &text, |file| panic!("no {file}")).expect("a valid policy"));
     let metrics = Metrics::new(policy.clone()).expect("valid metrics");
     let decisions = Decisions::new(Keep { most: 100, bytes: Bytes::new(1_000_000) });
     let gate = Gate::start(policy, metrics, decisions, 1, 7);
-    let leases = Leases::start(&gate, LIFE, StdRng::seed_from_u64(1));
+    let leases = Leases::bounded(&gate, LIFE, StdRng::seed_from_u64(1), MOST);
     (gate, leases)
 }
 
@@ -150,27 +152,27 @@ async fn what_ended_is_remembered_within_bounds() {
     let first = hold(&gate, &leases).await;
     leases.settle(Lessor::ExtAuthz, first, |_| complete(1)).expect("it runs");
     assert_eq!(leases.renew(Lessor::ExtAuthz, first), Err(NotLive::Settled));
-    for _ in 0..MOST_ENDED {
+    for _ in 0..MOST.ended {
         let id = hold(&gate, &leases).await;
         leases.settle(Lessor::ExtAuthz, id, |_| complete(1)).expect("it runs");
     }
     assert_eq!(leases.renew(Lessor::ExtAuthz, first), Err(NotLive::Unknown));
     let table = leases.lock();
-    assert_eq!((table.ended.len(), table.order.len(), table.live.len()), (MOST_ENDED, MOST_ENDED, 0));
+    assert_eq!((table.ended.len(), table.order.len(), table.live.len()), (MOST.ended, MOST.ended, 0));
     assert!(table.ends.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_room_refuses_and_holds_nothing() {
     let (gate, leases) = set("");
-    for _ in 0..super::MOST_LIVE {
+    for _ in 0..MOST.live {
         hold(&gate, &leases).await;
     }
     let permit = gate.admit(ask(&gate, "a", Patience::default())).await.expect("there is room");
     let before = books(&gate);
     assert_eq!(leases.hold(Lessor::ExtAuthz, permit), Err(super::Full));
     assert_eq!((books(&gate).settled, told(&gate, "full")), (before.settled, 1.0));
-    assert_eq!(leases.count(), super::MOST_LIVE);
+    assert_eq!(leases.count(), MOST.live);
 }
 
 #[test]

@@ -12,6 +12,7 @@
 //! | the head of the answer: what is left of the limits | [`mark`] |
 //! | the answer, watched and settled once | [`Admitted::meter`], [`Meter`] |
 //! | what the engine is asked to report of its load, and what it reports | [`Admitted::ask_for_load`], [`Admitted::keeps_load`] |
+//! | an answer that passes elsewhere, told of and settled once | [`Admitted::lease`], [`Unwatched`] |
 //! | a refusal, counted, remembered and put into the caller's words | [`refuse`] |
 //! | what is remembered of all of it | [`came`], [`identified`], [`passed`], [`Passing`] |
 //!
@@ -27,6 +28,7 @@ mod meter;
 mod patience;
 mod prepare;
 mod record;
+mod unwatched;
 mod watch;
 
 use http::header::{AUTHORIZATION, HeaderName};
@@ -38,6 +40,7 @@ pub(in crate::wire) use memory::{Kept, Memory};
 pub(in crate::wire) use meter::Meter;
 pub(in crate::wire) use prepare::{Admitted, Arrival, Prepared, prepare, read, rename};
 pub(in crate::wire) use record::{Passing, came, identified, mark, passed, refuse};
+pub(in crate::wire) use unwatched::{Reach, Told, Unwatched};
 
 /// What the names of our own headers begin with. They are read here or mean nothing, in either direction, so that
 /// nobody can speak for us.

@@ -122,6 +122,11 @@ impl Prepared {
         self.ask.selection.pool
     }
 
+    /// Whether the upstream knows the model by another name than the client.
+    pub(in crate::wire) fn is_renamed(&self) -> bool {
+        self.ask.call.model.as_str() != self.ask.selection.model.as_str()
+    }
+
     /// Asks to be let through, and waits as long as it takes. Dropping the future leaves the queue.
     ///
     /// # Errors
@@ -145,6 +150,11 @@ impl Admitted {
     /// What is left of the limits that concern it.
     pub(in crate::wire) fn left(&self) -> &Left {
         self.permit.left()
+    }
+
+    /// The permit alone, for a door that will not see the answer.
+    pub(super) fn into_permit(self) -> Permit {
+        self.permit
     }
 
     /// It goes upstream now; from here on it costs something.

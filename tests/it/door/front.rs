@@ -8,9 +8,11 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use super::{Client, Gateway, within};
+use super::{Client, Gateway, Way, within};
 
 const CONFIG: &str = include_str!("../../../deploy/envoy/ext_proc.yaml");
+/// The configuration with ext_authz and the access log.
+pub(crate) const AUTHZ: &str = include_str!("../../../deploy/envoy/ext_authz.yaml");
 
 /// A running Envoy. Dropping it kills it.
 pub(crate) struct Front {
@@ -25,6 +27,12 @@ impl Front {
     /// Starts Envoy in front of a gateway and its upstream; nothing where there is no Envoy.
     pub(crate) async fn start(gateway: &Gateway, upstream: SocketAddr) -> Option<Self> {
         Self::edited(gateway, upstream, |config| config).await
+    }
+
+    /// Starts the Envoy of a way.
+    pub(crate) async fn by(way: Way, gateway: &Gateway, upstream: SocketAddr) -> Option<Self> {
+        let config = if way == Way::Authz { AUTHZ } else { CONFIG };
+        Self::configured(config.to_owned(), gateway.app.grpc(), upstream).await
     }
 
     /// Starts it with a changed configuration.
@@ -42,13 +50,18 @@ impl Front {
         upstream: SocketAddr,
         edit: impl FnOnce(String) -> String,
     ) -> Option<Self> {
+        Self::configured(edit(CONFIG.to_owned()), grpc, upstream).await
+    }
+
+    /// Starts it with a whole configuration.
+    pub(crate) async fn configured(config: String, grpc: SocketAddr, upstream: SocketAddr) -> Option<Self> {
         let Some(binary) = std::env::var_os("TALLYGATE_ENVOY") else {
             println!("SKIPPED: TALLYGATE_ENVOY does not name an Envoy 1.40 binary; tests/run installs one");
             return None;
         };
         let port = |from: u16, to: u16| (format!("port_value: {from}}}"), format!("port_value: {to}}}"));
         let ports = [port(10_000, 0), port(9_901, 0), port(8_000, upstream.port()), port(9_001, grpc.port())];
-        let mut config = edit(CONFIG.to_owned());
+        let mut config = config;
         for (from, to) in ports {
             assert!(config.contains(&from), "the configuration has {from}");
             config = config.replace(&from, &to);

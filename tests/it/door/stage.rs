@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::pin::Pin;
 
+use serde_json::json;
+
 use tallygate::units::VirtualTokens;
 
 use super::{Client, Exchange, Front, Gateway, Setup, Upstream};
@@ -19,6 +21,8 @@ pub(crate) enum Way {
     Proxy,
     /// A real Envoy that asks over ext_proc.
     Envoy,
+    /// A real Envoy that asks over ext_authz, and tells of the end in its access log.
+    Authz,
 }
 
 /// A gateway, its upstream, and the way in.
@@ -60,7 +64,32 @@ macro_rules! both_doors {
     };
 }
 
-pub(crate) use {both_doors, cases};
+/// Three tests that play a table of cases on a setup: one for each door, that of ext_authz too. For what a door decides,
+/// and not for what it can see of an answer or change about it.
+macro_rules! every_door {
+    ($table:ident, $setup:expr, [$($name:ident),* $(,)?]) => {
+        mod $table {
+            use super::*;
+
+            #[tokio::test]
+            async fn by_proxy() {
+                crate::door::play(crate::door::Way::Proxy, $setup, cases![$($name),*]).await;
+            }
+
+            #[tokio::test]
+            async fn by_envoy() {
+                crate::door::play(crate::door::Way::Envoy, $setup, cases![$($name),*]).await;
+            }
+
+            #[tokio::test]
+            async fn by_ext_authz() {
+                crate::door::play(crate::door::Way::Authz, $setup, cases![$($name),*]).await;
+            }
+        }
+    };
+}
+
+pub(crate) use {both_doors, cases, every_door};
 
 /// Plays cases one after the other on one stage.
 pub(crate) async fn play(way: Way, setup: fn(Way) -> Setup, cases: &[(&str, Case)]) {
@@ -80,7 +109,7 @@ impl Stage {
         let gateway = setup.start(&upstream.url()).await;
         let front = match way {
             Way::Proxy => None,
-            Way::Envoy => Some(Front::start(&gateway, upstream.address()).await?),
+            Way::Envoy | Way::Authz => Some(Front::by(way, &gateway, upstream.address()).await?),
         };
         Some(Self { way, gateway, upstream, front, before: (VirtualTokens::ZERO, BTreeMap::new()) })
     }
@@ -121,17 +150,23 @@ impl Stage {
 
     /// Checks what Envoy's own record says of a decision, where there is an Envoy.
     pub(crate) async fn recorded(&self, decision: &str, key: &str, expected: serde_json::Value) {
-        if let Some(front) = &self.front {
-            let record = front.record(decision).await;
-            assert_eq!(record[key], expected, "{record}");
+        let Some(front) = &self.front else { return };
+        let record = front.record(decision).await;
+        match (self.way, key) {
+            // Its details are always these; the reason stands beside them.
+            (Way::Authz, "details") => {
+                let reason = format!("tallygate_{}", record["reason"].as_str().unwrap_or_default());
+                assert_eq!((&record[key], json!(reason)), (&json!("ext_authz_denied"), expected), "{record}");
+            }
+            _ => assert_eq!(record[key], expected, "{record}"),
         }
     }
 
-    /// One of two, by the door.
+    /// One of two, by whether it is Envoy that clients speak to.
     pub(crate) fn either<T>(&self, by_proxy: T, by_envoy: T) -> T {
         match self.way {
             Way::Proxy => by_proxy,
-            Way::Envoy => by_envoy,
+            Way::Envoy | Way::Authz => by_envoy,
         }
     }
 }
