@@ -25,6 +25,7 @@ use crate::sim::EngineSpec;
 use crate::store::FileStore;
 use crate::units::Span;
 use crate::wire::access_log::AccessLog;
+use crate::wire::acquire::{self, Acquire};
 use crate::wire::admin::{About, Admin, InForce, Token};
 use crate::wire::explain::Doors;
 use crate::wire::ext_authz::ExtAuthz;
@@ -250,6 +251,8 @@ fn services(gate: &Gate, leases: &Leases, door: &Door, ip: IpAddr) -> Services {
         .with(ExtProc::new(gate.clone(), door.clone(), ip).into_service())
         .with(ExtAuthz::new(gate.clone(), leases.clone(), door.clone(), ip).into_service())
         .with(AccessLog::new(gate.clone(), leases.clone()).into_service())
+        .with(Acquire::new(gate.clone(), leases.clone(), door.clone(), ip).into_service())
+        .reflecting(acquire::DESCRIPTOR)
 }
 
 /// Chance that nobody can foresee.

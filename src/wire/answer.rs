@@ -191,6 +191,16 @@ impl Refused {
         }
     }
 
+    fn message(&self, wait: Wait) -> String {
+        format!("Tallygate: {}.{}", self.words(), wait.words())
+    }
+
+    /// What is wrong and when to come back, in a sentence or two.
+    #[must_use]
+    pub fn told(&self, decision: DecisionId, now: Instant) -> String {
+        self.message(self.wait(decision, now))
+    }
+
     /// The member of the request that is at fault, where one is.
     fn param(&self) -> Option<&'static str> {
         matches!(self, Self::ModelNotFound(_)).then_some("model")
@@ -201,7 +211,7 @@ impl Refused {
     pub fn answer(&self, decision: DecisionId, now: Instant, voice: Voice) -> Response<String> {
         let wait = self.wait(decision, now);
         let (status, code) = (self.status(voice), self.code());
-        let message = format!("Tallygate: {}.{}", self.words(), wait.words());
+        let message = self.message(wait);
         let (our_code, request_id) = (format!("tallygate_{code}"), decision.to_string());
         let error =
             ErrorBody { status, code: &our_code, param: self.param(), message: &message, request_id: &request_id };
@@ -245,6 +255,21 @@ impl Wait {
         if span > LONGEST_KEPT_WAIT {
             headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
         }
+    }
+}
+
+/// The code by which gRPC says what HTTP says by a status, as Google's API guide has it.
+#[must_use]
+pub fn rpc_code(status: StatusCode) -> tonic::Code {
+    match status.as_u16() {
+        400 => tonic::Code::InvalidArgument,
+        401 => tonic::Code::Unauthenticated,
+        403 => tonic::Code::PermissionDenied,
+        404 => tonic::Code::NotFound,
+        413 | 429 => tonic::Code::ResourceExhausted,
+        502 | 503 | 529 => tonic::Code::Unavailable,
+        504 => tonic::Code::DeadlineExceeded,
+        _ => tonic::Code::Internal,
     }
 }
 

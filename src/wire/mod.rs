@@ -6,6 +6,7 @@
 //! writes its wire.
 
 pub mod access_log;
+pub mod acquire;
 pub mod admin;
 pub mod answer;
 pub mod dialect;

@@ -45,7 +45,8 @@ impl AccessLog {
         AccessLogServiceServer::new(self).max_decoding_message_size(MOST)
     }
 
-    fn message(&self, message: StreamAccessLogsMessage) {
+    /// Takes a message of Envoy's.
+    pub fn told(&self, message: StreamAccessLogsMessage) {
         match message.log_entries {
             Some(LogEntries::HttpLogs(entries)) => entries.log_entry.into_iter().for_each(|entry| self.entry(entry)),
             Some(LogEntries::TcpLogs(entries)) => {
@@ -88,7 +89,7 @@ impl AccessLogService for AccessLog {
     ) -> Result<Response<StreamAccessLogsResponse>, Status> {
         let mut messages = request.into_inner();
         while let Some(message) = messages.message().await? {
-            self.message(message);
+            self.told(message);
         }
         Ok(Response::new(StreamAccessLogsResponse {}))
     }

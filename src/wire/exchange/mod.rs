@@ -38,7 +38,7 @@ pub(in crate::wire) use entrance::{Entered, RequestHead, Toll, enter, enter_as};
 pub(in crate::wire) use load::REPORT;
 pub(in crate::wire) use memory::{Kept, Memory};
 pub(in crate::wire) use meter::Meter;
-pub(in crate::wire) use prepare::{Admitted, Arrival, Prepared, prepare, read, rename};
+pub(in crate::wire) use prepare::{Admitted, Arrival, Prepared, Size, prepare, read, rename, sized};
 pub(in crate::wire) use record::{Passing, came, identified, mark, passed, refuse};
 pub(in crate::wire) use unwatched::{Reach, Told, Unwatched};
 

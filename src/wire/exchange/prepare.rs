@@ -3,17 +3,18 @@
 //! Until the permit is given nothing is held, so a refusal leaves no trace but its count. What costs nothing is only
 //! looked at for the model it names.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
 use crate::admission::{Ending, Left, Outcome, Reported};
-use crate::costing::{Encoding, InputCounter};
+use crate::costing::{Call, Counted, Effort, Encoding, InputCounter, Prompt};
 use crate::policy::Policy;
 use crate::policy::model::{Caller, Selection};
 use crate::shell::{Ask, Denied, Gate, Patience, Permit};
-use crate::units::{DecisionId, Instant, PoolIndex, Span};
+use crate::units::{self, DecisionId, Instant, Limit, PoolIndex, Span, Tokens};
 
 use super::super::answer::Refused;
 use super::super::dialect::{AnswerForm, Dialect, Named, Parsed, Unreadable};
@@ -82,11 +83,7 @@ pub(in crate::wire) fn read(policy: &Policy, arrival: Arrival, body: &Bytes) -> 
         Unreadable::Malformed(what) => Refused::Malformed(what),
         Unreadable::Unsupported(what) => Refused::Unsupported(what),
     })?;
-    let selection = select(policy, &caller, &parsed.call.model)?;
-    if let Some(granted) = policy.refused_wish(&caller.tenant, caller.wished_class.as_deref()) {
-        let (wished, granted) = (caller.wished_class.unwrap_or_default(), granted.join(", "));
-        return Err(Refused::ClassNotGranted { wished, granted });
-    }
+    let selection = choose(policy, &caller, &parsed.call.model)?;
     let onward = parsed.forward(body, selection.model.as_str());
     let Parsed { call, answer: form, .. } = parsed;
     let counter = InputCounter::of(selection.model.as_str());
@@ -94,6 +91,45 @@ pub(in crate::wire) fn read(policy: &Policy, arrival: Arrival, body: &Bytes) -> 
     let dialect = dialect.name();
     let ask = Ask { decision, dialect, arrived, call, input, caller, selection, patience };
     Ok((Prepared { ask, encoding, form }, onward))
+}
+
+/// The size of a request of which there is no body here.
+#[derive(Clone, Debug)]
+pub(in crate::wire) struct Size {
+    /// The model it is for.
+    pub(in crate::wire) model: String,
+    /// Its input.
+    pub(in crate::wire) input: Tokens,
+    /// The most output of one answer.
+    pub(in crate::wire) cap: Limit<Tokens>,
+    /// How many answers are asked for.
+    pub(in crate::wire) choices: NonZeroU32,
+    /// Whether the answer comes piece by piece.
+    pub(in crate::wire) streamed: bool,
+}
+
+/// Routes a request of which only the size is known.
+///
+/// # Errors
+/// When it names a model that no pool serves, or its caller wishes for a class that is not granted.
+pub(in crate::wire) fn sized(policy: &Policy, arrival: Arrival, size: Size) -> Result<Prepared, Refused> {
+    let Arrival { decision, arrived, patience, caller, .. } = arrival;
+    let selection = choose(policy, &caller, &size.model)?;
+    let Size { model, input, cap, choices, streamed } = size;
+    let call = Call {
+        model,
+        prompt: Prompt::default(),
+        cap,
+        least: Tokens::ZERO,
+        choices,
+        effort: Effort::Unstated,
+        streamed,
+        bytes: units::Bytes::default(),
+    };
+    let input = Counted::exactly(input);
+    let ask = Ask { decision, dialect: "tokens", arrived, call, input, caller, selection, patience };
+    // Nobody here will read the answer.
+    Ok(Prepared { ask, encoding: Encoding::O200k, form: AnswerForm::new(Dialect::OpenAiChat, false) })
 }
 
 /// A body that costs nothing as the upstream is to see it, and the pool that serves the model it names, else the first.
@@ -104,6 +140,16 @@ pub(in crate::wire) fn rename(policy: &Policy, caller: &Caller, body: &Bytes) ->
     let Some(named) = Named::read(body) else { return Ok((PoolIndex::new(0), body.clone())) };
     let selection = select(policy, caller, &named.model)?;
     Ok((selection.pool, named.forward(body, selection.model.as_str())))
+}
+
+/// Where it goes and what it weighs, unless its caller wishes for what is refused.
+fn choose(policy: &Policy, caller: &Caller, model: &str) -> Result<Selection, Refused> {
+    let selection = select(policy, caller, model)?;
+    if let Some(granted) = policy.refused_wish(&caller.tenant, caller.wished_class.as_deref()) {
+        let (wished, granted) = (caller.wished_class.clone().unwrap_or_default(), granted.join(", "));
+        return Err(Refused::ClassNotGranted { wished, granted });
+    }
+    Ok(selection)
 }
 
 fn select(policy: &Policy, caller: &Caller, model: &str) -> Result<Selection, Refused> {

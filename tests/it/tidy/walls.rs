@@ -31,22 +31,28 @@ const MAY_IMPORT: [(&str, &[&str]); 17] = [
 const STRICTER: [(&str, &[&str]); 2] = [("src/sim/oracle.rs", &["units"]), ("src/sim/oracle/", &["units"])];
 
 /// Neighbours in one room that may not lean on each other: neither door on the other, nor what they share on either.
-const APART: [(&str, &str); 16] = [
+const APART: [(&str, &str); 22] = [
     ("src/wire/proxy/", "wire::ext_proc"),
     ("src/wire/proxy/", "wire::ext_authz"),
     ("src/wire/proxy/", "wire::access_log"),
+    ("src/wire/proxy/", "wire::acquire"),
     ("src/wire/ext_proc/", "wire::proxy"),
     ("src/wire/ext_proc/", "wire::ext_authz"),
     ("src/wire/ext_proc/", "wire::access_log"),
+    ("src/wire/ext_proc/", "wire::acquire"),
     ("src/wire/ext_authz/", "wire::proxy"),
     ("src/wire/ext_authz/", "wire::ext_proc"),
     ("src/wire/ext_authz/", "wire::access_log"),
+    ("src/wire/ext_authz/", "wire::acquire"),
     ("src/wire/access_log/", "wire::proxy"),
     ("src/wire/access_log/", "wire::ext_proc"),
     ("src/wire/access_log/", "wire::ext_authz"),
+    ("src/wire/access_log/", "wire::acquire"),
+    ("src/wire/acquire/", "wire::ext_authz"),
     ("src/wire/exchange/", "wire::ext_proc"),
     ("src/wire/exchange/", "wire::ext_authz"),
     ("src/wire/exchange/", "wire::access_log"),
+    ("src/wire/exchange/", "wire::acquire"),
     ("src/wire/exchange/", "wire::proxy"),
 ];
 

@@ -5,6 +5,7 @@
 //! core knows of every request (its quote, its place, its ticket), every counter, queue and account, what the upstream
 //! was sent, and what the client was answered. The first difference is printed from both sides.
 
+mod acquire;
 mod authz;
 mod grpc;
 mod http;
@@ -26,6 +27,7 @@ use tallygate::settings::Settings;
 use tallygate::shell::{Gate, Leases};
 use tallygate::units::Bytes;
 use tallygate::wire::access_log::AccessLog;
+use tallygate::wire::acquire::Acquire;
 use tallygate::wire::ext_authz::ExtAuthz;
 use tallygate::wire::ext_proc::ExtProc;
 use tallygate::wire::grpc::{self as grpc_server, GoingDown, Services};
@@ -267,7 +269,8 @@ async fn grpc(gate: &Gate) -> SocketAddr {
     let services = Services::default()
         .with(ExtProc::new(gate.clone(), settings(), address.ip()).into_service())
         .with(ExtAuthz::new(gate.clone(), leases.clone(), settings(), address.ip()).into_service())
-        .with(AccessLog::new(gate.clone(), leases).into_service());
+        .with(AccessLog::new(gate.clone(), leases.clone()).into_service())
+        .with(Acquire::new(gate.clone(), leases, settings(), address.ip()).into_service());
     tokio::spawn(grpc_server::serve(listener, GoingDown::default(), services));
     address
 }
