@@ -25,7 +25,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
 use tonic::codegen::tokio_stream::{Stream, StreamExt};
 
-use crate::door::{Front, Gateway, Setup, Upstream, Way};
+use crate::door::{Front, Gateway, Setup, Upstream, Way, layered};
 
 /// One request at a time, and no queue: a second request is refused at once.
 const ONE_AT_A_TIME: &str = "pools: [{name: chat, models: ['demo'], window: {requests: 1}, queue: {requests: 0}}]";
@@ -57,6 +57,7 @@ async fn run(script: &str, arguments: &[String]) -> bool {
 async fn reach(way: Way, gateway: &Gateway, upstream: SocketAddr) -> Option<(SocketAddr, Option<Front>)> {
     match way {
         Way::Proxy => Some((gateway.app.proxy(), None)),
+        Way::Layer => Some((layered(gateway.gate(), Door::default(), upstream).await, None)),
         Way::Envoy => {
             let front = Front::start(gateway, upstream).await?;
             Some((front.address(), Some(front)))
@@ -159,7 +160,7 @@ async fn from_the_table(way: Way) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("an address");
     let address = listener.local_addr().expect("bound");
     match way {
-        Way::Proxy => {
+        Way::Proxy | Way::Layer => {
             let serving = tokio::spawn(async move {
                 while let Ok((stream, _)) = listener.accept().await {
                     tokio::spawn(refuse(stream));

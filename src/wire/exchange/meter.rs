@@ -10,11 +10,13 @@
 //! | a door settles it as broken or timed out | as the door says | what was counted |
 
 use bytes::Bytes;
+use http::HeaderMap;
 
 use crate::admission::{Ending, Heard, Outcome};
 use crate::shell::Permit;
 use crate::units::{Tokens, VirtualTokens};
 
+use super::super::dialect::grpc;
 use super::watch::Watch;
 
 /// The core is told of progress in steps of so many tokens.
@@ -62,6 +64,17 @@ impl Meter {
             }
         }
         shown
+    }
+
+    /// Takes note of what the head or the end of the answer says of how a call went (gRPC), where the service tells its
+    /// cost.
+    pub(in crate::wire) fn hear(&mut self, headers: &HeaderMap) {
+        if let (Watch::Told { .. }, Some(heard)) = (&self.watch, &mut self.heard)
+            && let Some(status) = grpc::status(headers)
+        {
+            heard.status = status;
+        }
+        self.watch.judge(self.heard);
     }
 
     /// Whether the whole answer was produced although its body has not ended.

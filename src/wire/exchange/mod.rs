@@ -8,6 +8,7 @@
 //! | the head: metered or not, who calls, how patiently, how the body is encoded | [`enter`] |
 //! | the body, within the memory that all bodies share | [`Memory`], [`decode`] |
 //! | what it asks for, where it goes, what it costs; whether and when | [`prepare`], [`Prepared::admit`] |
+//! | a request whose cost is told by somebody else | [`enter_appraised`], [`appraise`], [`Told`] |
 //! | a request that costs nothing: where it goes | [`rename`] |
 //! | the head of the answer: what is left of the limits | [`mark`] |
 //! | the answer, watched and settled once | [`Admitted::meter`], [`Meter`] |
@@ -27,17 +28,19 @@ mod meter;
 mod patience;
 mod prepare;
 mod record;
+mod told;
 mod watch;
 
 use http::header::{AUTHORIZATION, HeaderName};
 
 pub(in crate::wire) use coding::{Coding, decode, decode_here};
-pub(in crate::wire) use entrance::{Entered, RequestHead, Toll, enter, enter_as};
+pub(in crate::wire) use entrance::{Entered, RequestHead, Toll, enter, enter_appraised, enter_as};
 pub(in crate::wire) use load::REPORT;
 pub(in crate::wire) use memory::{Kept, Memory};
 pub(in crate::wire) use meter::Meter;
-pub(in crate::wire) use prepare::{Admitted, Arrival, Prepared, prepare, read, rename};
+pub(in crate::wire) use prepare::{Admitted, Appraised, Arrival, Prepared, appraise, prepare, read, rename};
 pub(in crate::wire) use record::{Passing, came, identified, mark, passed, refuse};
+pub(in crate::wire) use told::Told;
 
 /// What the names of our own headers begin with. They are read here or mean nothing, in either direction, so that
 /// nobody can speak for us.

@@ -3,23 +3,25 @@
 //! Until the permit is given nothing is held, so a refusal leaves no trace but its count. What costs nothing is only
 //! looked at for the model it names.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
 use crate::admission::{Ending, Left, Outcome, Reported};
-use crate::costing::{Encoding, InputCounter};
+use crate::costing::{Call, Counted, Effort, Encoding, InputCounter, Prompt};
 use crate::policy::Policy;
 use crate::policy::model::{Caller, Selection};
 use crate::shell::{Ask, Denied, Gate, Patience, Permit};
-use crate::units::{DecisionId, Instant, PoolIndex, Span};
+use crate::units::{self, DecisionId, Instant, Limit, PoolIndex, Span, Tokens};
 
 use super::super::answer::Refused;
 use super::super::dialect::{AnswerForm, Dialect, Named, Parsed, Unreadable};
 use super::heard::heard;
 use super::load;
 use super::meter::Meter;
+use super::told::Told;
 use super::watch::Watch;
 
 /// Bodies up to this size are read where they are; larger ones on a thread that may take its time.
@@ -40,21 +42,52 @@ pub(in crate::wire) struct Arrival {
     pub(in crate::wire) caller: Caller,
 }
 
+/// A request whose cost was told, and not read from its body.
+#[derive(Clone, Debug)]
+pub(in crate::wire) struct Appraised {
+    /// The name of the decision to be made.
+    pub(in crate::wire) decision: DecisionId,
+    /// When its head came.
+    pub(in crate::wire) arrived: Instant,
+    /// How long its client waits.
+    pub(in crate::wire) patience: Patience,
+    /// Whose it is.
+    pub(in crate::wire) caller: Caller,
+    /// The model it asks for, before aliases.
+    pub(in crate::wire) model: String,
+    /// Its input.
+    pub(in crate::wire) input: Tokens,
+    /// The most output it can have.
+    pub(in crate::wire) cap: Limit<Tokens>,
+    /// The size of what is held of it while it waits.
+    pub(in crate::wire) bytes: units::Bytes,
+}
+
+/// How the answer's cost is found out.
+#[derive(Debug)]
+enum Reading {
+    /// It is read from the answer.
+    Read { encoding: Encoding, form: AnswerForm },
+    /// The service tells.
+    Told(Told),
+}
+
 /// A request that is read, routed and counted, and may ask to be let through.
 #[derive(Debug)]
 pub(in crate::wire) struct Prepared {
     ask: Ask,
-    encoding: Encoding,
-    form: AnswerForm,
+    reading: Reading,
 }
 
 /// A request that is let through.
 #[derive(Debug)]
 pub(in crate::wire) struct Admitted {
     permit: Permit,
-    encoding: Encoding,
-    form: AnswerForm,
+    reading: Reading,
 }
+
+/// What the decisions remembered call the API of a request whose cost was told.
+const APPRAISED: &str = "appraised";
 
 /// Reads, routes and counts a body, and says how it goes on. Large ones are read off the worker threads.
 ///
@@ -82,18 +115,47 @@ pub(in crate::wire) fn read(policy: &Policy, arrival: Arrival, body: &Bytes) -> 
         Unreadable::Malformed(what) => Refused::Malformed(what),
         Unreadable::Unsupported(what) => Refused::Unsupported(what),
     })?;
-    let selection = select(policy, &caller, &parsed.call.model)?;
-    if let Some(granted) = policy.refused_wish(&caller.tenant, caller.wished_class.as_deref()) {
-        let (wished, granted) = (caller.wished_class.unwrap_or_default(), granted.join(", "));
-        return Err(Refused::ClassNotGranted { wished, granted });
-    }
+    let selection = place(policy, &caller, &parsed.call.model)?;
     let onward = parsed.forward(body, selection.model.as_str());
     let Parsed { call, answer: form, .. } = parsed;
     let counter = InputCounter::of(selection.model.as_str());
     let (encoding, input) = (counter.encoding(), counter.count(&call.prompt));
     let dialect = dialect.name();
     let ask = Ask { decision, dialect, arrived, call, input, caller, selection, patience };
-    Ok((Prepared { ask, encoding, form }, onward))
+    Ok((Prepared { ask, reading: Reading::Read { encoding, form } }, onward))
+}
+
+/// Routes a request whose cost was told, and hands out what its service is to tell in.
+///
+/// # Errors
+/// When it names a model that no pool serves, or wishes for what is not granted.
+pub(in crate::wire) fn appraise(policy: &Policy, told: Appraised) -> Result<(Prepared, Told), Refused> {
+    let Appraised { decision, arrived, patience, caller, model, input, cap, bytes } = told;
+    let selection = place(policy, &caller, &model)?;
+    let call = Call {
+        model,
+        prompt: Prompt { tokens: input, ..Prompt::default() },
+        cap,
+        least: Tokens::ZERO,
+        choices: NonZeroU32::MIN,
+        effort: Effort::Unstated,
+        streamed: false,
+        bytes,
+    };
+    let input = Counted::exactly(input);
+    let ask = Ask { decision, dialect: APPRAISED, arrived, call, input, caller, selection, patience };
+    let told = Told::default();
+    Ok((Prepared { ask, reading: Reading::Told(told.clone()) }, told))
+}
+
+/// Where a request goes, and what it weighs there.
+fn place(policy: &Policy, caller: &Caller, model: &str) -> Result<Selection, Refused> {
+    let selection = select(policy, caller, model)?;
+    if let Some(granted) = policy.refused_wish(&caller.tenant, caller.wished_class.as_deref()) {
+        let (wished, granted) = (caller.wished_class.clone().unwrap_or_default(), granted.join(", "));
+        return Err(Refused::ClassNotGranted { wished, granted });
+    }
+    Ok(selection)
 }
 
 /// A body that costs nothing as the upstream is to see it, and the pool that serves the model it names, else the first.
@@ -127,9 +189,9 @@ impl Prepared {
     /// # Errors
     /// When the core refuses, or is broken.
     pub(in crate::wire) async fn admit(self, gate: &Gate) -> Result<Admitted, Refused> {
-        let Self { ask, encoding, form } = self;
+        let Self { ask, reading } = self;
         match gate.admit(ask).await {
-            Ok(permit) => Ok(Admitted { permit, encoding, form }),
+            Ok(permit) => Ok(Admitted { permit, reading }),
             Err(Denied::Refused(refusal)) => Err(Refused::ByCore(Box::new(refusal))),
             Err(Denied::Broken) => Err(Refused::Internal),
         }
@@ -175,6 +237,12 @@ impl Admitted {
             self.permit.load_reported(&String::from_utf8_lossy(report.as_bytes()));
         }
         let heard = heard(status, headers, self.permit.unix_now());
-        Meter::new(Watch::of(status, headers, self.encoding, self.form), self.permit, heard)
+        let watch = match self.reading {
+            Reading::Read { encoding, form } => Watch::of(status, headers, encoding, form),
+            Reading::Told(told) => Watch::told(told),
+        };
+        let mut meter = Meter::new(watch, self.permit, heard);
+        meter.hear(headers);
+        meter
     }
 }

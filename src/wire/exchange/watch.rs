@@ -8,12 +8,13 @@ use bytes::Bytes;
 use http::StatusCode;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 
-use crate::admission::{Outcome, Reported};
+use crate::admission::{Heard, Outcome, Reported};
 use crate::costing::Encoding;
 use crate::shell::Permit;
 use crate::units::{Tokens, Usage};
 
 use super::super::dialect::{AnswerForm, Observer, Reply, StreamEnd};
+use super::told::Told;
 
 /// How much of a whole answer is kept to read its usage.
 const WHOLE_MOST: usize = 4 * 1024 * 1024;
@@ -26,8 +27,26 @@ pub(super) enum Watch {
     Whole(Copy),
     /// An error of the upstream's.
     Failed(Copy),
+    /// It is only passed on; the service tells what it costs.
+    Told {
+        /// What it tells.
+        told: Told,
+        /// How far the answer has come.
+        stage: Stage,
+    },
     /// It cannot be read, only passed on.
     Unreadable,
+}
+
+/// How far an answer has come whose cost is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It is under way.
+    Open,
+    /// It came to its end.
+    Ended,
+    /// It says that the call failed.
+    Failed,
 }
 
 /// A copy of an answer, up to a bound.
@@ -74,6 +93,20 @@ impl Watch {
         }
     }
 
+    /// An answer whose cost the service tells.
+    pub(super) fn told(told: Told) -> Self {
+        Self::Told { told, stage: Stage::Open }
+    }
+
+    /// Takes note of how a call went whose cost is told.
+    pub(super) fn judge(&mut self, heard: Option<Heard>) {
+        if let (Self::Told { stage, .. }, Some(heard)) = (self, heard)
+            && heard.status.get() >= StatusCode::BAD_REQUEST.as_u16()
+        {
+            *stage = Stage::Failed;
+        }
+    }
+
     /// Takes note of the next bytes and returns what the client is to see.
     pub(super) fn push(&mut self, data: Bytes) -> Bytes {
         match self {
@@ -82,7 +115,7 @@ impl Watch {
                 copy.add(&data);
                 data
             }
-            Self::Unreadable => data,
+            Self::Told { .. } | Self::Unreadable => data,
         }
     }
 
@@ -90,6 +123,12 @@ impl Watch {
     pub(super) fn finish(&mut self) -> Bytes {
         match self {
             Self::Stream(observer) => observer.finish(),
+            Self::Told { stage, .. } => {
+                if *stage == Stage::Open {
+                    *stage = Stage::Ended;
+                }
+                Bytes::new()
+            }
             Self::Whole(_) | Self::Failed(_) | Self::Unreadable => Bytes::new(),
         }
     }
@@ -97,6 +136,7 @@ impl Watch {
     pub(super) fn output_so_far(&self) -> Tokens {
         match self {
             Self::Stream(observer) => observer.output_so_far(),
+            Self::Told { told, .. } => told.output(),
             Self::Whole(_) | Self::Failed(_) | Self::Unreadable => Tokens::ZERO,
         }
     }
@@ -132,6 +172,12 @@ impl Watch {
                 }
                 Reply::Counted { .. } | Reply::Unreadable => Reported::Nothing,
             },
+            Self::Told { told, stage } => match (told.usage(), *stage) {
+                (Some(usage), Stage::Ended | Stage::Failed) => Reported::Final(usage),
+                (Some(usage), Stage::Open) => Reported::Counted(usage),
+                (None, _) if told.output() > Tokens::ZERO => permit.counted(told.output(), Tokens::ZERO),
+                (None, _) => Reported::Nothing,
+            },
             Self::Unreadable => Reported::Nothing,
         }
     }
@@ -140,8 +186,8 @@ impl Watch {
     pub(super) fn outcome(&self) -> Outcome {
         match self {
             Self::Stream(observer) if observer.end() != StreamEnd::Final => Outcome::UpstreamFailed,
-            Self::Failed(_) => Outcome::UpstreamFailed,
-            Self::Stream(_) | Self::Whole(_) | Self::Unreadable => Outcome::Completed,
+            Self::Failed(_) | Self::Told { stage: Stage::Failed, .. } => Outcome::UpstreamFailed,
+            Self::Stream(_) | Self::Whole(_) | Self::Told { .. } | Self::Unreadable => Outcome::Completed,
         }
     }
 }

@@ -10,13 +10,15 @@ use std::pin::Pin;
 
 use tallygate::units::VirtualTokens;
 
-use super::{Client, Exchange, Front, Gateway, Setup, Upstream};
+use super::{Client, Exchange, Front, Gateway, Setup, Upstream, layered};
 
 /// Through which door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// The reverse proxy.
     Proxy,
+    /// An axum server with the layer in front of a client of its own.
+    Layer,
     /// A real Envoy that asks over ext_proc.
     Envoy,
 }
@@ -27,6 +29,7 @@ pub(crate) struct Stage {
     pub(crate) gateway: Gateway,
     pub(crate) upstream: Upstream,
     front: Option<Front>,
+    layered: Option<SocketAddr>,
     before: (VirtualTokens, BTreeMap<String, u64>),
 }
 
@@ -41,7 +44,7 @@ macro_rules! cases {
     }};
 }
 
-/// Two tests that play a table of cases on a setup, one for each door.
+/// Tests that play a table of cases on a setup, one for each door.
 macro_rules! both_doors {
     ($table:ident, $setup:expr, [$($name:ident),* $(,)?]) => {
         mod $table {
@@ -50,6 +53,11 @@ macro_rules! both_doors {
             #[tokio::test]
             async fn by_proxy() {
                 crate::door::play(crate::door::Way::Proxy, $setup, cases![$($name),*]).await;
+            }
+
+            #[tokio::test]
+            async fn by_layer() {
+                crate::door::play(crate::door::Way::Layer, $setup, cases![$($name),*]).await;
             }
 
             #[tokio::test]
@@ -77,17 +85,21 @@ impl Stage {
     /// Sets it; nothing where there is no Envoy and one is needed.
     pub(crate) async fn set(way: Way, setup: Setup) -> Option<Self> {
         let upstream = Upstream::start().await;
+        let door = setup.door.clone();
         let gateway = setup.start(&upstream.url()).await;
-        let front = match way {
-            Way::Proxy => None,
-            Way::Envoy => Some(Front::start(&gateway, upstream.address()).await?),
-        };
-        Some(Self { way, gateway, upstream, front, before: (VirtualTokens::ZERO, BTreeMap::new()) })
+        let (mut front, mut layer) = (None, None);
+        match way {
+            Way::Proxy => {}
+            Way::Layer => layer = Some(layered(gateway.gate(), door, upstream.address()).await),
+            Way::Envoy => front = Some(Front::start(&gateway, upstream.address()).await?),
+        }
+        Some(Self { way, gateway, upstream, front, layered: layer, before: (VirtualTokens::ZERO, BTreeMap::new()) })
     }
 
     /// Where clients connect to.
     pub(crate) fn address(&self) -> SocketAddr {
-        self.front.as_ref().map_or(self.gateway.app.proxy(), Front::address)
+        let front = self.front.as_ref().map(Front::address);
+        front.or(self.layered).unwrap_or(self.gateway.app.proxy())
     }
 
     /// Connects a client.
@@ -130,7 +142,7 @@ impl Stage {
     /// One of two, by the door.
     pub(crate) fn either<T>(&self, by_proxy: T, by_envoy: T) -> T {
         match self.way {
-            Way::Proxy => by_proxy,
+            Way::Proxy | Way::Layer => by_proxy,
             Way::Envoy => by_envoy,
         }
     }
