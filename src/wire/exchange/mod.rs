@@ -8,6 +8,7 @@
 //! | the head: metered or not, who calls, how patiently, how the body is encoded | [`enter`] |
 //! | the body, within the memory that all bodies share | [`Memory`], [`decode`] |
 //! | what it asks for, where it goes, what it costs; whether and when | [`prepare`], [`Prepared::admit`] |
+//! | the same of a body that somebody else read | [`take_at_word`] |
 //! | a request that costs nothing: where it goes | [`rename`] |
 //! | the head of the answer: what is left of the limits | [`mark`] |
 //! | the answer, watched and settled once | [`Admitted::meter`], [`Meter`] |
@@ -36,8 +37,9 @@ pub(in crate::wire) use entrance::{Entered, RequestHead, Toll, enter, enter_as};
 pub(in crate::wire) use load::REPORT;
 pub(in crate::wire) use memory::{Kept, Memory};
 pub(in crate::wire) use meter::Meter;
-pub(in crate::wire) use prepare::{Admitted, Arrival, Prepared, prepare, read, rename};
+pub(in crate::wire) use prepare::{Admitted, Arrival, Prepared, Stated, prepare, read, rename, take_at_word};
 pub(in crate::wire) use record::{Passing, came, identified, mark, passed, refuse};
+pub(in crate::wire) use watch::Reading;
 
 /// What the names of our own headers begin with. They are read here or mean nothing, in either direction, so that
 /// nobody can speak for us.

@@ -3,17 +3,18 @@
 //! Until the permit is given nothing is held, so a refusal leaves no trace but its count. What costs nothing is only
 //! looked at for the model it names.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
 use crate::admission::{Ending, Left, Outcome, Reported};
-use crate::costing::{Encoding, InputCounter};
+use crate::costing::{Call, Effort, Encoding, InputCounter, Prompt};
 use crate::policy::Policy;
 use crate::policy::model::{Caller, Selection};
-use crate::shell::{Ask, Denied, Gate, Patience, Permit};
-use crate::units::{DecisionId, Instant, PoolIndex, Span};
+use crate::shell::{Ask, Denied, Gate, Patience, Permit, Sight};
+use crate::units::{Bytes as Size, DecisionId, Instant, Limit, PoolIndex, Span, Tokens};
 
 use super::super::answer::Refused;
 use super::super::dialect::{AnswerForm, Dialect, Named, Parsed, Unreadable};
@@ -24,6 +25,9 @@ use super::watch::Watch;
 
 /// Bodies up to this size are read where they are; larger ones on a thread that may take its time.
 const READ_IN_PLACE: usize = 64 * 1024;
+
+/// How many bytes of JSON are counted as a token, which is what an estimate in tokens is turned back into.
+const BYTES_PER_TOKEN: u64 = 4;
 
 /// A metered request whose body is there.
 #[derive(Clone, Debug)]
@@ -83,17 +87,62 @@ pub(in crate::wire) fn read(policy: &Policy, arrival: Arrival, body: &Bytes) -> 
         Unreadable::Unsupported(what) => Refused::Unsupported(what),
     })?;
     let selection = select(policy, &caller, &parsed.call.model)?;
-    if let Some(granted) = policy.refused_wish(&caller.tenant, caller.wished_class.as_deref()) {
-        let (wished, granted) = (caller.wished_class.unwrap_or_default(), granted.join(", "));
-        return Err(Refused::ClassNotGranted { wished, granted });
-    }
+    grant(policy, &caller)?;
     let onward = parsed.forward(body, selection.model.as_str());
     let Parsed { call, answer: form, .. } = parsed;
     let counter = InputCounter::of(selection.model.as_str());
     let (encoding, input) = (counter.encoding(), counter.count(&call.prompt));
     let dialect = dialect.name();
-    let ask = Ask { decision, dialect, arrived, call, input, caller, selection, patience };
+    let ask = Ask { decision, dialect, arrived, call, input, caller, selection, patience, sight: Sight::Passing };
     Ok((Prepared { ask, encoding, form }, onward))
+}
+
+/// What somebody else read of a request whose body does not come here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::wire) struct Stated {
+    /// The model, as the client names it.
+    pub(in crate::wire) model: String,
+    /// Whether the answer is to be streamed.
+    pub(in crate::wire) streamed: bool,
+    /// The most output one answer may have, where the client says so.
+    pub(in crate::wire) cap: Limit<Tokens>,
+    /// An estimate of its input.
+    pub(in crate::wire) input: Tokens,
+    /// The size of its body.
+    pub(in crate::wire) bytes: Size,
+}
+
+/// Routes and prices a request by what is stated of it: one answer, of no stated effort. In some APIs it may ask for more,
+/// each of which may come to the client's cap.
+///
+/// # Errors
+/// When it names a model that no pool serves, or wishes for a class it may not have.
+pub(in crate::wire) fn take_at_word(policy: &Policy, arrival: Arrival, stated: Stated) -> Result<Prepared, Refused> {
+    let Arrival { decision, arrived, dialect, patience, caller } = arrival;
+    let Stated { model, streamed, cap, input, bytes } = stated;
+    let selection = select(policy, &caller, &model)?;
+    grant(policy, &caller)?;
+    let counter = InputCounter::of(selection.model.as_str());
+    // The estimate is of the whole body, which is JSON, and is corrected as that.
+    let prompt = Prompt { structured: Size::new(input.times(BYTES_PER_TOKEN).get()), ..Prompt::default() };
+    let (encoding, input) = (counter.encoding(), counter.count(&prompt));
+    let (least, choices, effort) = (Tokens::ZERO, NonZeroU32::MIN, Effort::Unstated);
+    let call = Call { model, prompt: Prompt::default(), cap, least, choices, effort, streamed, bytes };
+    let form = AnswerForm::new(dialect, false);
+    let sight = if dialect == Dialect::AnthropicMessages { Sight::End } else { Sight::EndOfSome };
+    let dialect = dialect.name();
+    let ask = Ask { decision, dialect, arrived, call, input, caller, selection, patience, sight };
+    Ok(Prepared { ask, encoding, form })
+}
+
+fn grant(policy: &Policy, caller: &Caller) -> Result<(), Refused> {
+    match policy.refused_wish(&caller.tenant, caller.wished_class.as_deref()) {
+        Some(granted) => {
+            let wished = caller.wished_class.clone().unwrap_or_default();
+            Err(Refused::ClassNotGranted { wished, granted: granted.join(", ") })
+        }
+        None => Ok(()),
+    }
 }
 
 /// A body that costs nothing as the upstream is to see it, and the pool that serves the model it names, else the first.
@@ -169,12 +218,31 @@ impl Admitted {
 
     /// Its answer is here: from now on it is settled by what passes.
     pub(in crate::wire) fn meter(self, status: StatusCode, headers: &HeaderMap) -> Meter {
+        self.take_load(headers);
+        let heard = heard(status, headers, self.permit.unix_now());
+        Meter::new(Watch::of(status, headers, self.encoding, self.form), self.permit, heard)
+    }
+
+    /// Its answer is here, but will be read by somebody else, who tells at its end what it used.
+    pub(in crate::wire) fn meter_unseen(self, status: StatusCode, headers: &HeaderMap) -> Meter {
+        self.take_load(headers);
+        let heard = heard(status, headers, self.permit.unix_now());
+        let mut meter = Meter::new(Watch::Unseen(None), self.permit, heard);
+        meter.begins();
+        meter
+    }
+
+    fn take_load(&self, headers: &HeaderMap) {
         if self.keeps_load()
             && let Some(report) = headers.get(load::REPORT)
         {
             self.permit.load_reported(&String::from_utf8_lossy(report.as_bytes()));
         }
-        let heard = heard(status, headers, self.permit.unix_now());
-        Meter::new(Watch::of(status, headers, self.encoding, self.form), self.permit, heard)
+    }
+
+    /// Whether usage is in the answer because the client asked for it or because it always is, and not because it was
+    /// asked for here.
+    pub(in crate::wire) fn reports_by_itself(&self) -> bool {
+        !self.form.hides()
     }
 }

@@ -7,7 +7,9 @@ use crate::shell::Gate;
 use crate::units::{self, DecisionId, Instant};
 
 use super::super::answer::Refused;
-use super::super::exchange::{Admitted, Arrival, Entered, KEYS, Memory, OURS, Toll, decode, prepare, rename};
+use super::super::exchange::{
+    Admitted, Arrival, Entered, KEYS, Memory, OURS, Stated, Toll, decode, prepare, rename, take_at_word,
+};
 use super::message::{Content, Edit, Head};
 
 /// A request whose body is awaited.
@@ -19,11 +21,20 @@ pub(super) struct Intake {
     pub(super) body_most: units::Bytes,
 }
 
-/// A request whose body is there.
+/// A request of which as much is there as it is decided by.
 #[derive(Debug)]
 pub(super) struct Undecided {
     pub(super) intake: Intake,
-    pub(super) body: Bytes,
+    pub(super) by: By,
+}
+
+/// What a request is decided by.
+#[derive(Debug)]
+pub(super) enum By {
+    /// Its body.
+    Body(Bytes),
+    /// What Envoy read of its body.
+    Record(Stated),
 }
 
 /// A request that goes on.
@@ -41,28 +52,44 @@ impl Undecided {
     /// # Errors
     /// When it is refused, and why.
     pub(super) async fn decide(self, gate: Gate, memory: Memory) -> Result<Decided, Refused> {
-        let Self { intake: Intake { decision, arrived, entered, body_most }, body: came } = self;
-        let Entered { identified, coding, toll } = entered;
-        if came.len() as u64 > body_most.get() {
-            return Err(Refused::BodyTooLarge { most: body_most });
+        let Self { intake, by } = self;
+        match by {
+            By::Body(came) => by_body(intake, came, gate, memory).await,
+            By::Record(stated) => by_record(intake, stated, gate).await,
         }
-        // The body is here already, so there is nothing to wait with.
-        let kept = memory.take_now(Memory::needed(Some(came.len() as u64), coding, body_most))?;
-        let body = decode(came.clone(), coding, body_most).await?;
-        let caller = identified.caller;
-        let Toll::Metered { dialect, patience } = toll else {
-            let (_envoy_routes, onward) = rename(gate.policy(), &caller, &body)?;
-            return Ok(Decided { body: Content::changed(&came, onward), admitted: None });
-        };
-        let arrival = Arrival { decision, arrived, dialect, patience, caller };
-        let (prepared, onward) = prepare(gate.policy(), arrival, body).await?;
-        let body = Content::changed(&came, onward);
-        // A body that goes on as it came waits in Envoy, and not here too.
-        let _kept = matches!(body, Content::Replaced(_)).then_some(kept);
-        drop(came);
-        let admitted = prepared.admit(&gate).await?;
-        Ok(Decided { body, admitted: Some(admitted) })
     }
+}
+
+async fn by_record(intake: Intake, stated: Stated, gate: Gate) -> Result<Decided, Refused> {
+    let Intake { decision, arrived, entered: Entered { identified, toll, .. }, .. } = intake;
+    let Toll::Metered { dialect, patience } = toll else { return Err(Refused::Internal) };
+    let arrival = Arrival { decision, arrived, dialect, patience, caller: identified.caller };
+    let admitted = take_at_word(gate.policy(), arrival, stated)?.admit(&gate).await?;
+    Ok(Decided { body: Content::Kept, admitted: Some(admitted) })
+}
+
+async fn by_body(intake: Intake, came: Bytes, gate: Gate, memory: Memory) -> Result<Decided, Refused> {
+    let Intake { decision, arrived, entered, body_most } = intake;
+    let Entered { identified, coding, toll } = entered;
+    if came.len() as u64 > body_most.get() {
+        return Err(Refused::BodyTooLarge { most: body_most });
+    }
+    // The body is here already, so there is nothing to wait with.
+    let kept = memory.take_now(Memory::needed(Some(came.len() as u64), coding, body_most))?;
+    let body = decode(came.clone(), coding, body_most).await?;
+    let caller = identified.caller;
+    let Toll::Metered { dialect, patience } = toll else {
+        let (_envoy_routes, onward) = rename(gate.policy(), &caller, &body)?;
+        return Ok(Decided { body: Content::changed(&came, onward), admitted: None });
+    };
+    let arrival = Arrival { decision, arrived, dialect, patience, caller };
+    let (prepared, onward) = prepare(gate.policy(), arrival, body).await?;
+    let body = Content::changed(&came, onward);
+    // A body that goes on as it came waits in Envoy, and not here too.
+    let _kept = matches!(body, Content::Replaced(_)).then_some(kept);
+    drop(came);
+    let admitted = prepared.admit(&gate).await?;
+    Ok(Decided { body, admitted: Some(admitted) })
 }
 
 /// What changes about a request's headers on their way to the upstream: what is meant for us stays here, a key of

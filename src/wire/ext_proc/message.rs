@@ -8,6 +8,8 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use envoy_types::pb::envoy::config::core::v3 as core;
+use envoy_types::pb::envoy::extensions::filters::http::ext_proc::v3::ProcessingMode;
+use envoy_types::pb::envoy::extensions::filters::http::ext_proc::v3::processing_mode::{BodySendMode, HeaderSendMode};
 use envoy_types::pb::envoy::service::ext_proc::v3 as pb;
 use envoy_types::pb::envoy::r#type::v3::HttpStatus;
 use envoy_types::pb::google::protobuf::{Struct, Value, value::Kind};
@@ -73,6 +75,12 @@ impl Head {
     pub(super) fn beginning(&self, prefix: &str) -> Vec<String> {
         self.headers.keys().map(HeaderName::as_str).filter(|name| name.starts_with(prefix)).map(str::to_owned).collect()
     }
+}
+
+/// The path of the request an answer is to, without the query, where Envoy was asked for `request.path`.
+pub(super) fn path_asked(attributes: &HashMap<String, Struct>) -> &str {
+    let path = attributes.get(FILTER).and_then(|ours| text(ours.fields.get("request.path")?));
+    path.and_then(|path| path.split('?').next()).unwrap_or_default()
 }
 
 /// Why Envoy sends an answer it made itself, in its own fixed words; nothing when the answer is the upstream's, or
@@ -211,9 +219,23 @@ fn response(said: Said, told: Told) -> Box<ProcessingResponse> {
 }
 
 /// The request's headers go on, so changed.
-pub(super) fn request_headers(edit: Edit) -> Box<ProcessingResponse> {
+pub(super) fn request_headers(edit: Edit, told: Told) -> Box<ProcessingResponse> {
     let headers = pb::HeadersResponse { response: Some(common(edit, Content::Kept)) };
-    response(Said::RequestHeaders(headers), Told::default())
+    response(Said::RequestHeaders(headers), told)
+}
+
+/// The same message, which also asks for the bodies that are still to come: the request's in one piece, the answer's as
+/// it passes. Heeded only with an answer to headers, and where `allow_mode_override` is on.
+pub(super) fn and_show_bodies(mut message: Box<ProcessingResponse>) -> Box<ProcessingResponse> {
+    message.mode_override = Some(ProcessingMode {
+        request_header_mode: HeaderSendMode::Send.into(),
+        response_header_mode: HeaderSendMode::Send.into(),
+        request_body_mode: BodySendMode::Buffered.into(),
+        response_body_mode: BodySendMode::Streamed.into(),
+        request_trailer_mode: HeaderSendMode::Skip.into(),
+        response_trailer_mode: HeaderSendMode::Send.into(),
+    });
+    message
 }
 
 /// The request goes on to the upstream, with these headers set. A replaced body needs its new length beside it, or Envoy refuses it.

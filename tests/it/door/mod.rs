@@ -15,7 +15,7 @@ use tallygate::shell::{Gate, Seen};
 use tallygate::units::{Span, VirtualTokens};
 
 pub(crate) use client::{Answer, Client};
-pub(crate) use front::Front;
+pub(crate) use front::{Config, Front};
 pub(crate) use stage::{Case, Stage, Way, both_doors, cases, play};
 pub(crate) use upstream::{Exchange, Upstream};
 
