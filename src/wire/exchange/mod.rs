@@ -10,6 +10,7 @@
 //! | what it asks for, where it goes, what it costs; whether and when | [`prepare`], [`Prepared::admit`] |
 //! | the same of a body that somebody else read | [`take_at_word`] |
 //! | a request that costs nothing: where it goes | [`rename`] |
+//! | an endpoint picker behind the door: what it is told, what it says | [`Admitted::tell_picker`], [`picked`] |
 //! | the head of the answer: what is left of the limits | [`mark`] |
 //! | the answer, watched and settled once | [`Admitted::meter`], [`Meter`] |
 //! | what the engine is asked to report of its load, and what it reports | [`Admitted::ask_for_load`], [`Admitted::keeps_load`] |
@@ -26,6 +27,7 @@ mod load;
 mod memory;
 mod meter;
 mod patience;
+mod picker;
 mod prepare;
 mod record;
 mod watch;
@@ -37,6 +39,7 @@ pub(in crate::wire) use entrance::{Entered, RequestHead, Toll, enter, enter_as};
 pub(in crate::wire) use load::REPORT;
 pub(in crate::wire) use memory::{Kept, Memory};
 pub(in crate::wire) use meter::Meter;
+pub(in crate::wire) use picker::{TOLD, picked};
 pub(in crate::wire) use prepare::{Admitted, Arrival, Prepared, Stated, prepare, read, rename, take_at_word};
 pub(in crate::wire) use record::{Passing, came, identified, mark, passed, refuse};
 pub(in crate::wire) use watch::Reading;

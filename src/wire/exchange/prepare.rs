@@ -14,13 +14,14 @@ use crate::costing::{Call, Effort, Encoding, InputCounter, Prompt};
 use crate::policy::Policy;
 use crate::policy::model::{Caller, Selection};
 use crate::shell::{Ask, Denied, Gate, Patience, Permit, Sight};
-use crate::units::{Bytes as Size, DecisionId, Instant, Limit, PoolIndex, Span, Tokens};
+use crate::units::{Bytes as Size, ClassIndex, DecisionId, Instant, Limit, PoolIndex, Span, TenantId, Tokens};
 
 use super::super::answer::Refused;
 use super::super::dialect::{AnswerForm, Dialect, Named, Parsed, Unreadable};
 use super::heard::heard;
 use super::load;
 use super::meter::Meter;
+use super::picker;
 use super::watch::Watch;
 
 /// Bodies up to this size are read where they are; larger ones on a thread that may take its time.
@@ -56,6 +57,7 @@ pub(in crate::wire) struct Prepared {
 #[derive(Debug)]
 pub(in crate::wire) struct Admitted {
     permit: Permit,
+    place: (TenantId, ClassIndex),
     encoding: Encoding,
     form: AnswerForm,
 }
@@ -177,8 +179,9 @@ impl Prepared {
     /// When the core refuses, or is broken.
     pub(in crate::wire) async fn admit(self, gate: &Gate) -> Result<Admitted, Refused> {
         let Self { ask, encoding, form } = self;
+        let place = (ask.caller.tenant.clone(), ask.selection.class);
         match gate.admit(ask).await {
-            Ok(permit) => Ok(Admitted { permit, encoding, form }),
+            Ok(permit) => Ok(Admitted { permit, place, encoding, form }),
             Err(Denied::Refused(refusal)) => Err(Refused::ByCore(Box::new(refusal))),
             Err(Denied::Broken) => Err(Refused::Internal),
         }
@@ -209,6 +212,12 @@ impl Admitted {
     /// Asks its engine for a report of its load, where the policy says so.
     pub(in crate::wire) fn ask_for_load(&self, onward: &mut HeaderMap) {
         load::ask(onward, self.permit.load_asked());
+    }
+
+    /// Tells an endpoint picker whose it is, and which class it was granted.
+    pub(in crate::wire) fn tell_picker(&self, policy: &Policy, onward: &mut HeaderMap) {
+        let (tenant, class) = &self.place;
+        picker::tell(onward, tenant.as_str(), &policy.classes[class.index()].name);
     }
 
     /// Whether a report of its engine's load is kept from the client.

@@ -3,12 +3,13 @@
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderMap, HeaderName, HeaderValue};
 
+use crate::settings::Picker;
 use crate::shell::Gate;
 use crate::units::{self, DecisionId, Instant};
 
 use super::super::answer::Refused;
 use super::super::exchange::{
-    Admitted, Arrival, Entered, KEYS, Memory, OURS, Stated, Toll, decode, prepare, rename, take_at_word,
+    Admitted, Arrival, Entered, KEYS, Memory, OURS, Stated, TOLD, Toll, decode, prepare, rename, take_at_word,
 };
 use super::message::{Content, Edit, Head};
 
@@ -94,8 +95,8 @@ async fn by_body(intake: Intake, came: Bytes, gate: Gate, memory: Memory) -> Res
 
 /// What changes about a request's headers on their way to the upstream: what is meant for us stays here, a key of
 /// ours too, a body that comes encoded is decoded here and goes on plain, and the upstream is asked not to compress,
-/// since what is compressed cannot be watched.
-pub(super) fn onward(head: &Head, entered: &Entered) -> Edit {
+/// since what is compressed cannot be watched. What only we tell an endpoint picker nobody else tells it.
+pub(super) fn onward(head: &Head, entered: &Entered, picker: Picker) -> Edit {
     let mut remove = head.beginning(OURS);
     let mut and = |name: &HeaderName| remove.push(name.as_str().to_owned());
     if entered.identified.by_key {
@@ -103,6 +104,9 @@ pub(super) fn onward(head: &Head, entered: &Entered) -> Edit {
     }
     if head.headers.contains_key(CONTENT_ENCODING) {
         and(&CONTENT_ENCODING);
+    }
+    if picker == Picker::Told {
+        TOLD.iter().filter(|name| head.headers.contains_key(*name)).for_each(&mut and);
     }
     let set = HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static("identity"))]);
     Edit { set, remove }

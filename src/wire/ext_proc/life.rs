@@ -26,7 +26,7 @@ use tonic::Status;
 
 use crate::admission::Outcome;
 use crate::policy::model::Listener;
-use crate::settings::Door;
+use crate::settings::{Door, Picker};
 use crate::shell::Gate;
 use crate::units::{DecisionId, Instant, Span};
 
@@ -151,6 +151,9 @@ impl Life {
             None => {}
         }
         let vouched = Vouched(message.metadata_context.unwrap_or_default());
+        if let Some(picked) = message.request.as_ref().and_then(|request| vouched.picked(request)) {
+            exchange::picked(&self.gate, self.decision, picked);
+        }
         let done = match message.request {
             Some(Asked::RequestHeaders(headers)) => self.request_headers(headers, &vouched),
             Some(Asked::RequestBody(body)) => Ok(self.request_body(body)),
@@ -178,7 +181,7 @@ impl Life {
         let entered = enter(self.gate.policy(), self.trusted, seen, vouched)?;
         exchange::identified(&self.gate, self.decision, &entered.identified);
         entered.identified.caller.tenant.as_str().clone_into(&mut self.tenant);
-        let edit = onward(&head, &entered);
+        let edit = onward(&head, &entered, self.settings.picker);
         if bodiless {
             exchange::passed(&self.gate, self.decision);
             self.stage = Stage::Passing;
@@ -224,6 +227,9 @@ impl Life {
                 let told = self.told().number("queue_ms", admitted.waited().as_secs_f64() * 1e3);
                 let mut set = HeaderMap::new();
                 admitted.ask_for_load(&mut set);
+                if self.settings.picker == Picker::Told {
+                    admitted.tell_picker(self.gate.policy(), &mut set);
+                }
                 self.stage = Stage::Sent(Box::new(admitted));
                 Step::Answer(goes_on(set, body, told))
             }

@@ -16,6 +16,7 @@ use envoy_types::pb::google::protobuf::{Struct, Value, value::Kind};
 use http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Response, StatusCode};
 
+use crate::observe::decisions::Picked;
 use crate::policy::model::MetadataKey;
 use crate::units::VirtualTokens;
 
@@ -28,6 +29,9 @@ pub(super) use pb::{HttpBody, HttpHeaders, ProcessingRequest, ProcessingResponse
 
 /// The namespace of what we tell Envoy about a request.
 pub const NAMESPACE: &str = "tallygate";
+
+/// The namespace of what endpoint pickers of the Gateway API Inference Extension say.
+const PICKER: &str = "envoy.lb";
 
 /// Under which key Envoy sends the attributes of its own filter.
 const FILTER: &str = "envoy.filters.http.ext_proc";
@@ -100,6 +104,26 @@ fn text(value: &Value) -> Option<&str> {
 /// What Envoy vouches for.
 #[derive(Debug, Default)]
 pub(super) struct Vouched(pub(super) core::Metadata);
+
+impl Vouched {
+    /// What an endpoint picker says of a request, where its answer begins or ends with this message.
+    pub(super) fn picked(&self, message: &Asked) -> Option<Picked> {
+        let says = match message {
+            Asked::ResponseHeaders(_) | Asked::ResponseTrailers(_) => true,
+            Asked::ResponseBody(body) => body.end_of_stream,
+            Asked::RequestHeaders(_) | Asked::RequestBody(_) | Asked::RequestTrailers(_) => false,
+        };
+        let said = &self.0.filter_metadata.get(PICKER).filter(|_| says)?.fields;
+        let named = |key| said.get(key).and_then(text).filter(|endpoint| !endpoint.is_empty());
+        let endpoint =
+            named("x-gateway-destination-endpoint-served").or_else(|| named("x-gateway-destination-endpoint"));
+        let cost = said.get("x-gateway-inference-request-cost").and_then(|value| match value.kind {
+            Some(Kind::NumberValue(cost)) if cost.is_finite() => Some(cost),
+            _ => None,
+        });
+        (endpoint.is_some() || cost.is_some()).then(|| Picked { endpoint: endpoint.map(Into::into), cost })
+    }
+}
 
 impl Claims for Vouched {
     fn claim(&self, key: &MetadataKey) -> Option<Claim<'_>> {

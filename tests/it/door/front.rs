@@ -17,13 +17,16 @@ pub(crate) enum Config {
     ExtProc,
     /// Bodies come where they are asked for.
     BodyFree,
+    /// Callers are verified before, and an endpoint picker stands behind.
+    Picker,
 }
 
 impl Config {
-    fn text(self) -> &'static str {
+    pub(crate) fn text(self) -> &'static str {
         match self {
             Self::ExtProc => include_str!("../../../deploy/envoy/ext_proc.yaml"),
             Self::BodyFree => include_str!("../../../deploy/envoy/body_free.yaml"),
+            Self::Picker => include_str!("../../../deploy/envoy/picker.yaml"),
         }
     }
 }
@@ -69,7 +72,11 @@ impl Front {
             return None;
         };
         let port = |from: u16, to: u16| (format!("port_value: {from}}}"), format!("port_value: {to}}}"));
-        let ports = [port(10_000, 0), port(9_901, 0), port(8_000, upstream.port()), port(9_001, grpc.port())];
+        let mut ports = vec![port(10_000, 0), port(9_901, 0), port(9_001, grpc.port())];
+        // Behind a picker it is the picker that knows the upstream.
+        if config != Config::Picker {
+            ports.push(port(8_000, upstream.port()));
+        }
         let mut config = edit(config.text().to_owned());
         for (from, to) in ports {
             assert!(config.contains(&from), "the configuration has {from}");

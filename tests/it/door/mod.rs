@@ -2,6 +2,7 @@
 
 mod client;
 mod front;
+mod picker;
 mod stage;
 mod upstream;
 
@@ -16,6 +17,7 @@ use tallygate::units::{Span, VirtualTokens};
 
 pub(crate) use client::{Answer, Client};
 pub(crate) use front::{Config, Front};
+pub(crate) use picker::Picker;
 pub(crate) use stage::{Case, Stage, Way, both_doors, cases, play};
 pub(crate) use upstream::{Exchange, Upstream};
 
