@@ -10,6 +10,7 @@ mod leases;
 mod log;
 mod metrics;
 mod signals;
+mod sources;
 mod totals;
 
 pub use breakers::BreakerGauge;
@@ -17,4 +18,5 @@ pub use decisions::{Decisions, Keep};
 pub use leases::{LeaseNews, Lessor, LogEntry};
 pub use log::Journal;
 pub use metrics::{Gauges, Metrics, PoolGauge, QueueGauge};
+pub use sources::Source;
 pub use totals::{Total, Totals};

@@ -13,6 +13,7 @@ mod dialects;
 mod door;
 mod doors;
 mod estimates;
+mod examples;
 mod explain;
 mod gauges;
 mod generated;

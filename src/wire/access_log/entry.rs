@@ -19,7 +19,7 @@ use crate::admission::Outcome;
 use crate::shell::LeaseId;
 use crate::units::{Instant, Span, Tokens};
 
-use super::super::exchange::{Reach, Told, Unwatched};
+use super::super::exchange::{Reach, Spent, Unwatched};
 use super::super::front::{AUTHZ, LEASE};
 
 /// Under which namespace Envoy's reader of answers tells what they used.
@@ -171,13 +171,13 @@ fn headers(response: &HttpResponseProperties) -> HeaderMap {
     known.filter_map(header).collect::<HeaderMap<HeaderValue>>()
 }
 
-fn usage(common: &AccessLogCommon) -> Told {
+fn usage(common: &AccessLogCommon) -> Spent {
     let typed = common.metadata.as_ref().and_then(|metadata| metadata.typed_filter_metadata.get(USAGE));
     typed.and_then(by_envoy).or_else(|| by_tags(common)).unwrap_or_default()
 }
 
 /// What Envoy's reader of answers tells, unless it failed, or got only a part.
-fn by_envoy(record: &Any) -> Option<Told> {
+fn by_envoy(record: &Any) -> Option<Spent> {
     if record.type_url != TokenUsage::type_url() {
         return None;
     }
@@ -188,7 +188,7 @@ fn by_envoy(record: &Any) -> Option<Told> {
     let tokens = |value: Option<UInt64Value>| value.map(|value| Tokens::new(value.value));
     let input = usage.input_token_details.unwrap_or_default();
     let output = usage.output_token_details.unwrap_or_default();
-    Some(Told::Tokens {
+    Some(Spent::Tokens {
         input: tokens(usage.input_tokens),
         cached: tokens(input.cached_tokens).unwrap_or_default(),
         written: tokens(input.cache_creation_tokens).unwrap_or_default(),
@@ -198,9 +198,9 @@ fn by_envoy(record: &Any) -> Option<Told> {
 }
 
 /// What custom tags tell: `tallygate.output_tokens` at least.
-fn by_tags(common: &AccessLogCommon) -> Option<Told> {
+fn by_tags(common: &AccessLogCommon) -> Option<Spent> {
     let tag = |name: &str| common.custom_tags.get(&format!("{TAGS}{name}")).and_then(|text| number(text));
-    Some(Told::Tokens {
+    Some(Spent::Tokens {
         input: tag("input_tokens"),
         cached: tag("cached_tokens").unwrap_or_default(),
         written: tag("cache_write_tokens").unwrap_or_default(),

@@ -12,7 +12,7 @@ use prost::{Message as _, Name as _};
 use super::entry::{Read, read};
 use crate::admission::Outcome;
 use crate::units::{Instant, Span, Tokens};
-use crate::wire::exchange::{Reach, Told, Unwatched};
+use crate::wire::exchange::{Reach, Spent, Unwatched};
 
 const LEASE: &str = "000000000000000000000000000000ab";
 
@@ -168,7 +168,7 @@ fn usage_is_what_envoy_read_of_the_answer_or_what_tags_say() {
         ..Default::default()
     };
     let tokens = Tokens::new;
-    let expected = Told::Tokens {
+    let expected = Spent::Tokens {
         input: Some(tokens(20)),
         cached: tokens(10),
         written: tokens(0),
@@ -180,7 +180,7 @@ fn usage_is_what_envoy_read_of_the_answer_or_what_tags_say() {
     let failed = TokenUsage { extraction_status: 3, ..TokenUsage::default() };
     let silent = TokenUsage { output_tokens: None, ..usage };
     for none in [&partial, &failed, &silent] {
-        assert_eq!(end(with_usage(none)).usage, Told::Nothing);
+        assert_eq!(end(with_usage(none)).usage, Spent::Nothing);
     }
     for (input, output, told) in [
         ("20", "5", Some((Some(20), 5))),
@@ -196,8 +196,8 @@ fn usage_is_what_envoy_read_of_the_answer_or_what_tags_say() {
             common.custom_tags.insert("tallygate.output_tokens".into(), output.into());
         });
         let found = match end(tagged).usage {
-            Told::Nothing => None,
-            Told::Tokens { input, output, .. } => Some((input.map(Tokens::get), output.get())),
+            Spent::Nothing => None,
+            Spent::Tokens { input, output, .. } => Some((input.map(Tokens::get), output.get())),
         };
         assert_eq!(found, told, "{input} {output}");
     }

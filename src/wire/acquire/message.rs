@@ -14,7 +14,7 @@ use crate::shell::{LeaseId, NotLive, Patience};
 use crate::units::{Limit, Span, Tokens};
 
 use super::super::answer::Refused;
-use super::super::exchange::{Reach, Size, Told, Unwatched};
+use super::super::exchange::{Reach, Size, Spent, Unwatched};
 use super::v1;
 
 /// How long the caller waits for an answer to its call.
@@ -156,7 +156,7 @@ pub(super) fn end(told: &v1::SettleRequest) -> Result<(LeaseId, Unwatched), Stat
             Some((status, headers))
         }
     };
-    let usage = told.usage.map_or(Told::Nothing, |usage| Told::Tokens {
+    let usage = told.usage.map_or(Spent::Nothing, |usage| Spent::Tokens {
         input: Some(Tokens::new(usage.input_tokens)),
         cached: Tokens::new(usage.cached_input_tokens),
         written: Tokens::new(usage.cache_write_tokens),

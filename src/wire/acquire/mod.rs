@@ -26,6 +26,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::HeaderMap;
+use http::header::CONTENT_TYPE;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
@@ -165,7 +166,7 @@ impl Acquire {
     ) -> Result<Let, Refused> {
         let pool = self.gate.policy().pools[prepared.pool().index()].name.to_string();
         let model = prepared.ask().selection.model.as_str().to_owned();
-        let admitted = prepared.admit(&self.gate).await?;
+        let admitted = prepared.unseen().admit(&self.gate).await?;
         let mut headers = HeaderMap::new();
         mark(&mut headers, &self.gate, decision, voice, &admitted);
         let waited_ms = admitted.waited().as_millis_up();
@@ -189,7 +190,10 @@ impl Acquire {
 impl Admission for Acquire {
     async fn acquire(&self, request: Request<v1::AcquireRequest>) -> Result<Response<v1::AcquireResponse>, Status> {
         let (metadata, _extensions, asked) = request.into_parts();
-        match guarded(self.admit(metadata.into_headers(), asked)).await {
+        let mut headers = metadata.into_headers();
+        // It says how this call is written, and nothing about the request it is about.
+        headers.remove(CONTENT_TYPE);
+        match guarded(self.admit(headers, asked)).await {
             Ok(answer) => answer,
             Err(Panicked) => Err(Status::internal("the handler failed; nothing was let through")),
         }

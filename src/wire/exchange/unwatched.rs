@@ -33,7 +33,7 @@ pub(in crate::wire) struct Unwatched {
     /// How often a proxy had tried before.
     pub(in crate::wire) further_attempts: u32,
     /// What it used, as the upstream reported.
-    pub(in crate::wire) usage: Told,
+    pub(in crate::wire) usage: Spent,
 }
 
 /// How far a request had come.
@@ -49,7 +49,7 @@ pub(in crate::wire) enum Reach {
 
 /// What is told of usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::wire) enum Told {
+pub(in crate::wire) enum Spent {
     /// Nothing.
     #[default]
     Nothing,
@@ -68,7 +68,7 @@ pub(in crate::wire) enum Told {
     },
 }
 
-impl Told {
+impl Spent {
     fn reported(self, permit: &Permit, outcome: Outcome) -> Reported {
         let Self::Tokens { input, cached, written, output, reasoning } = self else { return Reported::Nothing };
         let usage = match input {
@@ -95,7 +95,7 @@ impl Told {
 impl Unwatched {
     /// Whether it tells what was used.
     pub(in crate::wire) fn reports_usage(&self) -> bool {
-        self.usage != Told::Nothing
+        self.usage != Spent::Nothing
     }
 
     /// Settles the lease of the request, and tells what it came to.

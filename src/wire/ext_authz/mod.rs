@@ -159,7 +159,7 @@ impl ExtAuthz {
         }
         // It waits in Envoy, and not here too.
         drop((onward, kept));
-        Ok(Some(prepared.admit(&self.gate).await?))
+        Ok(Some(prepared.unseen().admit(&self.gate).await?))
     }
 
     fn lease(&self, question: &Question, mut onward: Onward, admitted: Admitted) -> Result<Onward, No> {

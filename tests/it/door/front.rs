@@ -8,11 +8,31 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use super::{Client, Gateway, Way, within};
+use super::{Client, Gateway, within};
 
-const CONFIG: &str = include_str!("../../../deploy/envoy/ext_proc.yaml");
-/// The configuration with ext_authz and the access log.
-pub(crate) const AUTHZ: &str = include_str!("../../../deploy/envoy/ext_authz.yaml");
+/// A configuration the project ships.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Config {
+    /// Every body comes.
+    ExtProc,
+    /// Bodies come where they are asked for.
+    BodyFree,
+    /// Callers are verified before, and an endpoint picker stands behind.
+    Picker,
+    /// It asks before each request only, and tells of the end in its access log.
+    Authz,
+}
+
+impl Config {
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::ExtProc => include_str!("../../../deploy/envoy/ext_proc.yaml"),
+            Self::BodyFree => include_str!("../../../deploy/envoy/body_free.yaml"),
+            Self::Picker => include_str!("../../../deploy/envoy/picker.yaml"),
+            Self::Authz => include_str!("../../../deploy/envoy/ext_authz.yaml"),
+        }
+    }
+}
 
 /// A running Envoy. Dropping it kills it.
 pub(crate) struct Front {
@@ -29,10 +49,9 @@ impl Front {
         Self::edited(gateway, upstream, |config| config).await
     }
 
-    /// Starts the Envoy of a way.
-    pub(crate) async fn by(way: Way, gateway: &Gateway, upstream: SocketAddr) -> Option<Self> {
-        let config = if way == Way::Authz { AUTHZ } else { CONFIG };
-        Self::configured(config.to_owned(), gateway.app.grpc(), upstream).await
+    /// The same, with another of the configurations.
+    pub(crate) async fn of(config: Config, gateway: &Gateway, upstream: SocketAddr) -> Option<Self> {
+        Self::asking(config, gateway.app.grpc(), upstream, |config| config).await
     }
 
     /// Starts it with a changed configuration.
@@ -41,27 +60,27 @@ impl Front {
         upstream: SocketAddr,
         edit: impl FnOnce(String) -> String,
     ) -> Option<Self> {
-        Self::asking(gateway.app.grpc(), upstream, edit).await
+        Self::asking(Config::ExtProc, gateway.app.grpc(), upstream, edit).await
     }
 
     /// Starts it in front of an upstream, asking whoever listens at an address.
     pub(crate) async fn asking(
+        config: Config,
         grpc: SocketAddr,
         upstream: SocketAddr,
         edit: impl FnOnce(String) -> String,
     ) -> Option<Self> {
-        Self::configured(edit(CONFIG.to_owned()), grpc, upstream).await
-    }
-
-    /// Starts it with a whole configuration.
-    pub(crate) async fn configured(config: String, grpc: SocketAddr, upstream: SocketAddr) -> Option<Self> {
         let Some(binary) = std::env::var_os("TALLYGATE_ENVOY") else {
             println!("SKIPPED: TALLYGATE_ENVOY does not name an Envoy 1.40 binary; tests/run installs one");
             return None;
         };
         let port = |from: u16, to: u16| (format!("port_value: {from}}}"), format!("port_value: {to}}}"));
-        let ports = [port(10_000, 0), port(9_901, 0), port(8_000, upstream.port()), port(9_001, grpc.port())];
-        let mut config = config;
+        let mut ports = vec![port(10_000, 0), port(9_901, 0), port(9_001, grpc.port())];
+        // Behind a picker it is the picker that knows the upstream.
+        if config != Config::Picker {
+            ports.push(port(8_000, upstream.port()));
+        }
+        let mut config = edit(config.text().to_owned());
         for (from, to) in ports {
             assert!(config.contains(&from), "the configuration has {from}");
             config = config.replace(&from, &to);

@@ -8,7 +8,7 @@ use tallygate::settings::Settings;
 use tallygate::units::{Span, VirtualTokens};
 
 use super::{DONE, INPUT, chat, cost};
-use crate::door::{AUTHZ, Case, Front, Gateway, Setup, Stage, Upstream, Way, cases, once, play};
+use crate::door::{Case, Config, Front, Gateway, Setup, Stage, Upstream, Way, cases, once, play};
 
 const THREE: &str = "one two three";
 
@@ -195,7 +195,7 @@ async fn streaming(stage: &mut Stage) -> (crate::door::Client, crate::door::Exch
 async fn fronted(setup: Setup, edit: impl FnOnce(String) -> String) -> Option<(Gateway, Upstream, Front)> {
     let upstream = Upstream::start().await;
     let gateway = setup.start(&upstream.url()).await;
-    let front = Front::configured(edit(AUTHZ.to_owned()), gateway.app.grpc(), upstream.address()).await?;
+    let front = Front::asking(Config::Authz, gateway.app.grpc(), upstream.address(), edit).await?;
     Some((gateway, upstream, front))
 }
 
@@ -307,7 +307,8 @@ async fn what_runs_long_is_kept_alive_by_the_access_log() {
 #[tokio::test]
 async fn a_default_life_outlasts_an_access_log_that_is_silent_for_ten_seconds() {
     assert!(Settings::LEASE_LIFE > Span::from_secs(10 + 10), "one record in between may be lost, too");
-    let config: String = AUTHZ.lines().filter(|line| line.contains("access_log_flush_interval:")).collect();
+    let config: String =
+        Config::Authz.text().lines().filter(|line| line.contains("access_log_flush_interval:")).collect();
     assert!(config.contains("access_log_flush_interval: 10s"), "{config}");
 }
 
@@ -384,8 +385,8 @@ async fn while_the_access_log_is_dead_leases_expire_and_the_gap_is_seen() {
     let mut upstream = upstream;
     let grpc = gateway.app.grpc();
     let wire = Wire::at(SocketAddr::from(([127, 0, 0, 1], 0)), grpc).await;
-    let config = apart(AUTHZ, wire.address);
-    let Some(front) = Front::configured(config, grpc, upstream.address()).await else { return };
+    let edit = |config: String| apart(&config, wire.address);
+    let Some(front) = Front::asking(Config::Authz, grpc, upstream.address(), edit).await else { return };
     let untold = "tallygate_leases_untold{door=\"ext_authz\"}";
     answered(&front, &mut upstream, 5).await;
     gateway.until_metric(&told("settled"), 5.0).await;

@@ -12,6 +12,7 @@ mod fanout;
 mod limits;
 mod load;
 mod passing;
+mod picker;
 mod proxy;
 mod recorded;
 mod refusals;
