@@ -24,6 +24,7 @@ use crate::wire::explain::Doors;
 use crate::wire::ext_proc::ExtProc;
 use crate::wire::grpc::{self, GoingDown, Services};
 use crate::wire::proxy::{Proxy, Upstream};
+use crate::wire::rate_limit::RateLimit;
 use crate::wire::server;
 
 /// The policy without a file: every key has a default.
@@ -103,6 +104,7 @@ impl App {
         let admin_api = Admin::new(gate.clone(), about, token, admin.ip())?;
         let services =
             Services::default().with(ExtProc::new(gate.clone(), settings.door.clone(), grpc.ip()).into_service());
+        let services = services.with(RateLimit::new(gate.clone()).into_service());
         let door = Proxy::new(gate.clone(), upstream, settings.door, proxy.ip());
         warming.await.context("loading the tokenizer")?;
 

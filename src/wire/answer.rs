@@ -51,6 +51,13 @@ pub enum Refused {
     Unidentified(String),
     /// The request does not say what it must.
     Malformed(String),
+    /// A rate limit service was asked, and a limit does not allow it.
+    OverLimit {
+        /// Which, and what is left of it.
+        what: String,
+        /// When it would.
+        wait: Span,
+    },
     /// The body is larger than is read.
     BodyTooLarge {
         /// The most that is read.
@@ -108,6 +115,7 @@ impl Refused {
             Self::ByCore(refusal) => refusal.reason.code(),
             Self::Unidentified(_) => "unidentified",
             Self::Malformed(_) => "malformed",
+            Self::OverLimit { .. } => "rate_limited",
             Self::BodyTooLarge { .. } | Self::BodyTooLargeInFront => "too_large",
             Self::HeldTooLong { .. } => "expired",
             Self::NoMemory => "queue_full",
@@ -138,7 +146,7 @@ impl Refused {
             Self::Unidentified(_) => StatusCode::UNAUTHORIZED,
             Self::Malformed(_) | Self::Unsupported(_) => StatusCode::BAD_REQUEST,
             Self::BodyTooLarge { .. } | Self::BodyTooLargeInFront => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::HeldTooLong { .. } | Self::NoMemory => StatusCode::TOO_MANY_REQUESTS,
+            Self::OverLimit { .. } | Self::HeldTooLong { .. } | Self::NoMemory => StatusCode::TOO_MANY_REQUESTS,
             Self::ClassNotGranted { .. } => StatusCode::FORBIDDEN,
             Self::ModelNotFound(_) => StatusCode::NOT_FOUND,
             Self::UpstreamUnreachable(_) => StatusCode::BAD_GATEWAY,
@@ -162,7 +170,8 @@ impl Refused {
             | Self::Malformed(what)
             | Self::Unsupported(what)
             | Self::UpstreamUnreachable(what)
-            | Self::UpstreamTimedOut(what) => what.clone(),
+            | Self::UpstreamTimedOut(what)
+            | Self::OverLimit { what, .. } => what.clone(),
             Self::UpstreamSilent { within } => format!("the upstream did not begin its answer within {within}"),
             Self::BodyTooLarge { most } => format!("the body is larger than the {} bytes that are read", most.get()),
             Self::BodyTooLargeInFront => "the body is larger than the proxy in front of this gateway reads".into(),
@@ -185,6 +194,7 @@ impl Refused {
                 Retry::Unknown => Wait::Guessed(guess(decision)),
                 Retry::Never => Wait::Unsaid,
             },
+            Self::OverLimit { wait, .. } => Wait::Known((*wait).max(Span::from_millis(1))),
             Self::HeldTooLong { .. } | Self::NoMemory => Wait::Guessed(guess(decision)),
             _ => Wait::Unsaid,
         }

@@ -94,6 +94,7 @@ impl Books {
             Input::Progress { .. }
             | Input::Gauges { .. }
             | Input::Grant(_)
+            | Input::Count(_)
             | Input::Restore(_)
             | Input::Calendar(_)
             | Input::Drain
@@ -109,6 +110,7 @@ impl Books {
                 Effect::Post(entry) => self.post(entry),
                 // The core makes none where nothing but itself keeps budgets.
                 Effect::Debit(debit) => panic!("{debit:?}"),
+                Effect::Counted(standings) => panic!("nobody asked: {standings:?}"),
                 Effect::Emit(event) => self.event(now, event),
             }
         }
@@ -165,6 +167,7 @@ impl Books {
             | Event::Vacated { at, .. }
             | Event::Demoted { at, .. }
             | Event::Shadowed { at, .. }
+            | Event::Hit { at, .. }
             | Event::WindowMoved { at, .. }
             | Event::Breaker { at, .. } => assert!(*at <= now),
         }

@@ -42,13 +42,23 @@ impl Front {
         upstream: SocketAddr,
         edit: impl FnOnce(String) -> String,
     ) -> Option<Self> {
+        Self::with(CONFIG, grpc, upstream, edit).await
+    }
+
+    /// Starts it with another of the configurations the project ships.
+    pub(crate) async fn with(
+        config: &str,
+        grpc: SocketAddr,
+        upstream: SocketAddr,
+        edit: impl FnOnce(String) -> String,
+    ) -> Option<Self> {
         let Some(binary) = std::env::var_os("TALLYGATE_ENVOY") else {
             println!("SKIPPED: TALLYGATE_ENVOY does not name an Envoy 1.40 binary; tests/run installs one");
             return None;
         };
         let port = |from: u16, to: u16| (format!("port_value: {from}}}"), format!("port_value: {to}}}"));
         let ports = [port(10_000, 0), port(9_901, 0), port(8_000, upstream.port()), port(9_001, grpc.port())];
-        let mut config = edit(CONFIG.to_owned());
+        let mut config = edit(config.to_owned());
         for (from, to) in ports {
             assert!(config.contains(&from), "the configuration has {from}");
             config = config.replace(&from, &to);

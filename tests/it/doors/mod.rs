@@ -12,6 +12,7 @@ mod limits;
 mod load;
 mod passing;
 mod proxy;
+mod rate_limit;
 mod recorded;
 mod refusals;
 mod retries;

@@ -32,12 +32,18 @@ const STRICTER: [(&str, &[&str]); 2] = [("src/sim/oracle.rs", &["units"]), ("src
 
 /// Neighbours in one room that may not lean on each other: neither door on the other, nor what they share on any. The
 /// proxy is the layer around a client, and leans on it.
-const APART: [(&str, &str); 8] = [
+const APART: [(&str, &str); 14] = [
     ("src/wire/proxy/", "wire::ext_proc"),
     ("src/wire/tower/", "wire::ext_proc"),
     ("src/wire/tower/", "wire::proxy"),
     ("src/wire/ext_proc/", "wire::proxy"),
     ("src/wire/ext_proc/", "wire::tower"),
+    ("src/wire/rate_limit/", "wire::proxy"),
+    ("src/wire/rate_limit/", "wire::tower"),
+    ("src/wire/rate_limit/", "wire::ext_proc"),
+    ("src/wire/proxy/", "wire::rate_limit"),
+    ("src/wire/tower/", "wire::rate_limit"),
+    ("src/wire/ext_proc/", "wire::rate_limit"),
     ("src/wire/exchange/", "wire::ext_proc"),
     ("src/wire/exchange/", "wire::proxy"),
     ("src/wire/exchange/", "wire::tower"),
