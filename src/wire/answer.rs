@@ -212,8 +212,15 @@ impl Refused {
         let (status, code) = (self.status(voice), self.code());
         let message = format!("Tallygate: {}.{}", self.words(), wait.words());
         let (our_code, request_id) = (format!("tallygate_{code}"), decision.to_string());
-        let error =
-            ErrorBody { status, code: &our_code, param: self.param(), message: &message, request_id: &request_id };
+        let retry_after = wait.span();
+        let error = ErrorBody {
+            status,
+            code: &our_code,
+            param: self.param(),
+            message: &message,
+            request_id: &request_id,
+            retry_after,
+        };
         let mut response = Response::new(voice.error_body(&error));
         *response.status_mut() = status;
         let headers = response.headers_mut();

@@ -36,6 +36,8 @@ pub(in crate::wire) struct Arrival {
     pub(in crate::wire) arrived: Instant,
     /// The language of its body.
     pub(in crate::wire) dialect: Dialect,
+    /// The path it was sent to, without the query.
+    pub(in crate::wire) path: Box<str>,
     /// How long its client waits.
     pub(in crate::wire) patience: Patience,
     /// Whose it is.
@@ -76,6 +78,8 @@ enum Reading {
 #[derive(Debug)]
 pub(in crate::wire) struct Prepared {
     ask: Ask,
+    /// The path it goes on to, where that is another than it came to.
+    path: Option<String>,
     reading: Reading,
 }
 
@@ -110,8 +114,8 @@ pub(in crate::wire) async fn prepare(
 /// # Errors
 /// When it is malformed, asks for what does not exist here, or names a model that no pool serves.
 pub(in crate::wire) fn read(policy: &Policy, arrival: Arrival, body: &Bytes) -> Result<(Prepared, Bytes), Refused> {
-    let Arrival { decision, arrived, dialect, patience, caller } = arrival;
-    let parsed = dialect.parse(body).map_err(|error| match error {
+    let Arrival { decision, arrived, dialect, path, patience, caller } = arrival;
+    let parsed = dialect.parse(&path, body).map_err(|error| match error {
         Unreadable::Malformed(what) => Refused::Malformed(what),
         Unreadable::Unsupported(what) => Refused::Unsupported(what),
     })?;
@@ -120,9 +124,10 @@ pub(in crate::wire) fn read(policy: &Policy, arrival: Arrival, body: &Bytes) -> 
     let Parsed { call, answer: form, .. } = parsed;
     let counter = InputCounter::of(selection.model.as_str());
     let (encoding, input) = (counter.encoding(), counter.count(&call.prompt));
+    let path = dialect.renamed(&path, selection.model.as_str());
     let dialect = dialect.name();
     let ask = Ask { decision, dialect, arrived, call, input, caller, selection, patience };
-    Ok((Prepared { ask, reading: Reading::Read { encoding, form } }, onward))
+    Ok((Prepared { ask, path, reading: Reading::Read { encoding, form } }, onward))
 }
 
 /// Routes a request whose cost was told, and hands out what its service is to tell in.
@@ -145,7 +150,7 @@ pub(in crate::wire) fn appraise(policy: &Policy, told: Appraised) -> Result<(Pre
     let input = Counted::exactly(input);
     let ask = Ask { decision, dialect: APPRAISED, arrived, call, input, caller, selection, patience };
     let told = Told::default();
-    Ok((Prepared { ask, reading: Reading::Told(told.clone()) }, told))
+    Ok((Prepared { ask, path: None, reading: Reading::Told(told.clone()) }, told))
 }
 
 /// Where a request goes, and what it weighs there.
@@ -184,12 +189,17 @@ impl Prepared {
         self.ask.selection.pool
     }
 
+    /// The path it goes on to, where that is another than it came to: an alias renames a model that stands there.
+    pub(in crate::wire) fn path(&self) -> Option<&str> {
+        self.path.as_deref()
+    }
+
     /// Asks to be let through, and waits as long as it takes. Dropping the future leaves the queue.
     ///
     /// # Errors
     /// When the core refuses, or is broken.
     pub(in crate::wire) async fn admit(self, gate: &Gate) -> Result<Admitted, Refused> {
-        let Self { ask, reading } = self;
+        let Self { ask, path: _, reading } = self;
         match gate.admit(ask).await {
             Ok(permit) => Ok(Admitted { permit, reading }),
             Err(Denied::Refused(refusal)) => Err(Refused::ByCore(Box::new(refusal))),

@@ -15,6 +15,10 @@ use super::message::{Content, Edit, Head};
 pub(super) struct Intake {
     pub(super) decision: DecisionId,
     pub(super) arrived: Instant,
+    /// The path it was sent to, without the query.
+    pub(super) path: Box<str>,
+    /// The query, its question mark included.
+    pub(super) query: Box<str>,
     pub(super) entered: Entered,
     pub(super) body_most: units::Bytes,
 }
@@ -31,6 +35,8 @@ pub(super) struct Undecided {
 pub(super) struct Decided {
     /// What becomes of its body.
     pub(super) body: Content,
+    /// The path it goes on to, its query included, where that is another than it came to.
+    pub(super) path: Option<String>,
     /// How it was let through; nothing where it costs nothing.
     pub(super) admitted: Option<Admitted>,
 }
@@ -41,7 +47,7 @@ impl Undecided {
     /// # Errors
     /// When it is refused, and why.
     pub(super) async fn decide(self, gate: Gate, memory: Memory) -> Result<Decided, Refused> {
-        let Self { intake: Intake { decision, arrived, entered, body_most }, body: came } = self;
+        let Self { intake: Intake { decision, arrived, path, query, entered, body_most }, body: came } = self;
         let Entered { identified, coding, toll } = entered;
         if came.len() as u64 > body_most.get() {
             return Err(Refused::BodyTooLarge { most: body_most });
@@ -52,16 +58,17 @@ impl Undecided {
         let caller = identified.caller;
         let Toll::Metered { dialect, patience } = toll else {
             let (_envoy_routes, onward) = rename(gate.policy(), &caller, &body)?;
-            return Ok(Decided { body: Content::changed(&came, onward), admitted: None });
+            return Ok(Decided { body: Content::changed(&came, onward), path: None, admitted: None });
         };
-        let arrival = Arrival { decision, arrived, dialect, patience, caller };
+        let arrival = Arrival { decision, arrived, dialect, path, patience, caller };
         let (prepared, onward) = prepare(gate.policy(), arrival, body).await?;
+        let path = prepared.path().map(|path| format!("{path}{query}"));
         let body = Content::changed(&came, onward);
         // A body that goes on as it came waits in Envoy, and not here too.
         let _kept = matches!(body, Content::Replaced(_)).then_some(kept);
         drop(came);
         let admitted = prepared.admit(&gate).await?;
-        Ok(Decided { body, admitted: Some(admitted) })
+        Ok(Decided { body, path, admitted: Some(admitted) })
     }
 }
 

@@ -144,7 +144,9 @@ impl Life {
             Stage::Passing
         } else {
             let (decision, arrived) = (self.decision, self.gate.clock().now());
-            Stage::Body(Box::new(Intake { decision, arrived, entered, body_most: self.settings.body_most }))
+            let (path, query) = (head.path.as_str().into(), head.query.as_str().into());
+            let body_most = self.settings.body_most;
+            Stage::Body(Box::new(Intake { decision, arrived, path, query, entered, body_most }))
         };
         Ok(Step::Answer(message::request_headers(edit)))
     }
@@ -162,18 +164,18 @@ impl Life {
     /// Takes the verdict on a request.
     pub(super) fn decided(&mut self, verdict: Result<Decided, Refused>) -> Step {
         match verdict {
-            Ok(Decided { body, admitted: Some(mut admitted) }) => {
+            Ok(Decided { body, path, admitted: Some(mut admitted) }) => {
                 admitted.sent();
                 let told = self.told().number("queue_ms", admitted.waited().as_secs_f64() * 1e3);
                 let mut set = HeaderMap::new();
                 admitted.ask_for_load(&mut set);
                 self.stage = Stage::Sent(Box::new(admitted));
-                Step::Answer(message::request_body(set, body, told))
+                Step::Answer(message::request_body(set, path, body, told))
             }
-            Ok(Decided { body, admitted: None }) => {
+            Ok(Decided { body, path: _, admitted: None }) => {
                 exchange::passed(&self.gate, self.decision);
                 self.stage = Stage::Passing;
-                Step::Answer(message::request_body(HeaderMap::new(), body, self.told()))
+                Step::Answer(message::request_body(HeaderMap::new(), None, body, self.told()))
             }
             Err(refused) => self.refuse(&refused),
         }

@@ -36,6 +36,8 @@ pub(super) struct Head {
     pub(super) method: Method,
     /// Without the query.
     pub(super) path: String,
+    /// The query, its question mark included.
+    pub(super) query: String,
     /// Of an answer.
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
@@ -47,8 +49,13 @@ impl Head {
     /// # Errors
     /// When a header cannot be one.
     pub(super) fn read(from: HttpHeaders) -> Result<Self, Refused> {
-        let mut head =
-            Self { method: Method::GET, path: String::new(), status: StatusCode::OK, headers: HeaderMap::new() };
+        let mut head = Self {
+            method: Method::GET,
+            path: String::new(),
+            query: String::new(),
+            status: StatusCode::OK,
+            headers: HeaderMap::new(),
+        };
         for core::HeaderValue { key, value, raw_value } in from.headers.unwrap_or_default().headers {
             let raw = if raw_value.is_empty() { value.into_bytes() } else { raw_value };
             let unreadable = || Refused::Malformed(format!("the header {key} is not one"));
@@ -56,7 +63,8 @@ impl Head {
                 ":method" => head.method = Method::from_bytes(&raw).map_err(|_| unreadable())?,
                 ":path" => {
                     let path = String::from_utf8(raw).map_err(|_| unreadable())?;
-                    head.path = path.split('?').next().unwrap_or_default().to_owned();
+                    let (path, query) = path.split_at(path.find('?').unwrap_or(path.len()));
+                    (head.path, head.query) = (path.to_owned(), query.to_owned());
                 }
                 ":status" => head.status = StatusCode::from_bytes(&raw).map_err(|_| unreadable())?,
                 pseudo if pseudo.starts_with(':') => {}
@@ -217,12 +225,24 @@ pub(super) fn request_headers(edit: Edit) -> Box<ProcessingResponse> {
 }
 
 /// The request goes on to the upstream, with these headers set. A replaced body needs its new length beside it, or Envoy refuses it.
-pub(super) fn request_body(set: HeaderMap, content: Content, told: Told) -> Box<ProcessingResponse> {
+pub(super) fn request_body(
+    set: HeaderMap,
+    path: Option<String>,
+    content: Content,
+    told: Told,
+) -> Box<ProcessingResponse> {
     let mut edit = Edit { set, remove: Vec::new() };
     if let Content::Replaced(bytes) = &content {
         edit.set.insert(CONTENT_LENGTH, HeaderValue::from(bytes.len()));
     }
-    response(Said::RequestBody(pb::BodyResponse { response: Some(common(edit, content)) }), told)
+    let mut common = common(edit, content);
+    if let Some(path) = path {
+        let header = core::HeaderValue { key: ":path".into(), value: String::new(), raw_value: path.into_bytes() };
+        let append_action = core::header_value_option::HeaderAppendAction::OverwriteIfExistsOrAdd.into();
+        let option = core::HeaderValueOption { header: Some(header), append_action, ..Default::default() };
+        common.header_mutation.get_or_insert_default().set_headers.push(option);
+    }
+    response(Said::RequestBody(pb::BodyResponse { response: Some(common) }), told)
 }
 
 /// The request's trailers go on.
