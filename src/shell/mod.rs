@@ -15,7 +15,7 @@ mod permit;
 mod shutdown;
 mod watch;
 
-pub use ask::{Ask, Patience, Quoted};
+pub use ask::{Ask, Patience, Quoted, Sight};
 pub use build::{GateBuilder, GateError, seed};
 pub use clock::Clock;
 pub use gate::{Broken, Denied, Gate, Seen, WeakGate};

@@ -26,7 +26,7 @@ use http::Method;
 pub use body::{AnswerForm, Named, Parsed};
 pub use json::Unreadable;
 pub use observer::{Observer, StreamEnd};
-pub use reply::Reply;
+pub use reply::{Reply, is_believable};
 pub use voice::{ErrorBody, Voice};
 
 /// An API whose requests are metered.

@@ -17,7 +17,7 @@ use crate::shell::Permit;
 use crate::units::{Tokens, VirtualTokens};
 
 use super::super::dialect::grpc;
-use super::watch::Watch;
+use super::watch::{Reading, Watch};
 
 /// The core is told of progress in steps of so many tokens.
 const PROGRESS_STEP: u64 = 8;
@@ -48,7 +48,21 @@ impl Meter {
     pub(in crate::wire) fn settle(&mut self, outcome: Outcome) -> Option<VirtualTokens> {
         let permit = self.permit.take()?;
         let usage = self.watch.usage(&permit);
+        permit.used_from(self.watch.source(&usage));
         permit.settle(Ending { outcome, usage, heard: self.heard })
+    }
+
+    /// Somebody who sees the answer says that it began.
+    pub(in crate::wire) fn begins(&mut self) {
+        if let Some(permit) = &mut self.permit {
+            permit.began();
+        }
+    }
+
+    /// The answer ended somewhere else, where this was read of it: what the request came to.
+    pub(in crate::wire) fn ended(&mut self, read: Option<Reading>) -> Option<VirtualTokens> {
+        self.watch = Watch::Unseen(read);
+        self.settle(Outcome::Completed)
     }
 
     /// Takes note of the next bytes and returns what is to be shown of them.

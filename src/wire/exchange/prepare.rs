@@ -13,19 +13,23 @@ use crate::admission::{Ending, Left, Outcome, Reported};
 use crate::costing::{Call, Counted, Effort, Encoding, InputCounter, Prompt};
 use crate::policy::Policy;
 use crate::policy::model::{Caller, Selection};
-use crate::shell::{Ask, Denied, Gate, Patience, Permit};
-use crate::units::{self, DecisionId, Instant, Limit, PoolIndex, Span, Tokens};
+use crate::shell::{Ask, Denied, Gate, Patience, Permit, Sight};
+use crate::units::{self, ClassIndex, DecisionId, Instant, Limit, PoolIndex, Span, TenantId, Tokens};
 
 use super::super::answer::Refused;
 use super::super::dialect::{AnswerForm, Dialect, Named, Parsed, Unreadable};
 use super::heard::heard;
 use super::load;
 use super::meter::Meter;
+use super::picker;
 use super::told::Told;
 use super::watch::Watch;
 
 /// Bodies up to this size are read where they are; larger ones on a thread that may take its time.
 const READ_IN_PLACE: usize = 64 * 1024;
+
+/// How many bytes of JSON are counted as a token, which is what an estimate in tokens is turned back into.
+const BYTES_PER_TOKEN: u64 = 4;
 
 /// A metered request whose body is there.
 #[derive(Clone, Debug)]
@@ -87,6 +91,7 @@ pub(in crate::wire) struct Prepared {
 #[derive(Debug)]
 pub(in crate::wire) struct Admitted {
     permit: Permit,
+    place: (TenantId, ClassIndex),
     reading: Reading,
 }
 
@@ -126,7 +131,7 @@ pub(in crate::wire) fn read(policy: &Policy, arrival: Arrival, body: &Bytes) -> 
     let (encoding, input) = (counter.encoding(), counter.count(&call.prompt));
     let path = dialect.renamed(&path, selection.model.as_str());
     let dialect = dialect.name();
-    let ask = Ask { decision, dialect, arrived, call, input, caller, selection, patience };
+    let ask = Ask { decision, dialect, arrived, call, input, caller, selection, patience, sight: Sight::Passing };
     Ok((Prepared { ask, path, reading: Reading::Read { encoding, form } }, onward))
 }
 
@@ -147,10 +152,48 @@ pub(in crate::wire) fn appraise(policy: &Policy, told: Appraised) -> Result<(Pre
         streamed: false,
         bytes,
     };
-    let input = Counted::exactly(input);
-    let ask = Ask { decision, dialect: APPRAISED, arrived, call, input, caller, selection, patience };
+    let (input, sight) = (Counted::exactly(input), Sight::Passing);
+    let ask = Ask { decision, dialect: APPRAISED, arrived, call, input, caller, selection, patience, sight };
     let told = Told::default();
     Ok((Prepared { ask, path: None, reading: Reading::Told(told.clone()) }, told))
+}
+
+/// What somebody else read of a request whose body does not come here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::wire) struct Stated {
+    /// The model, as the client names it.
+    pub(in crate::wire) model: String,
+    /// Whether the answer is to be streamed.
+    pub(in crate::wire) streamed: bool,
+    /// The most output one answer may have, where the client says so.
+    pub(in crate::wire) cap: Limit<Tokens>,
+    /// An estimate of its input.
+    pub(in crate::wire) input: Tokens,
+    /// The size of its body.
+    pub(in crate::wire) bytes: units::Bytes,
+}
+
+/// Routes and prices a request by what is stated of it: one answer, of no stated effort. In some APIs it may ask for more,
+/// each of which may come to the client's cap.
+///
+/// # Errors
+/// When it names a model that no pool serves, or wishes for a class it may not have.
+pub(in crate::wire) fn take_at_word(policy: &Policy, arrival: Arrival, stated: Stated) -> Result<Prepared, Refused> {
+    let Arrival { decision, arrived, dialect, path, patience, caller } = arrival;
+    let Stated { model, streamed, cap, input, bytes } = stated;
+    let selection = place(policy, &caller, &model)?;
+    let counter = InputCounter::of(selection.model.as_str());
+    // The estimate is of the whole body, which is JSON, and is corrected as that.
+    let prompt = Prompt { structured: units::Bytes::new(input.times(BYTES_PER_TOKEN).get()), ..Prompt::default() };
+    let (encoding, input) = (counter.encoding(), counter.count(&prompt));
+    let (least, choices, effort) = (Tokens::ZERO, NonZeroU32::MIN, Effort::Unstated);
+    let call = Call { model, prompt: Prompt::default(), cap, least, choices, effort, streamed, bytes };
+    let reading = Reading::Read { encoding, form: AnswerForm::new(dialect, false) };
+    let sight = if dialect == Dialect::AnthropicMessages { Sight::End } else { Sight::EndOfSome };
+    let path = dialect.renamed(&path, selection.model.as_str());
+    let dialect = dialect.name();
+    let ask = Ask { decision, dialect, arrived, call, input, caller, selection, patience, sight };
+    Ok(Prepared { ask, path, reading })
 }
 
 /// Where a request goes, and what it weighs there.
@@ -200,8 +243,9 @@ impl Prepared {
     /// When the core refuses, or is broken.
     pub(in crate::wire) async fn admit(self, gate: &Gate) -> Result<Admitted, Refused> {
         let Self { ask, path: _, reading } = self;
+        let place = (ask.caller.tenant.clone(), ask.selection.class);
         match gate.admit(ask).await {
-            Ok(permit) => Ok(Admitted { permit, reading }),
+            Ok(permit) => Ok(Admitted { permit, place, reading }),
             Err(Denied::Refused(refusal)) => Err(Refused::ByCore(Box::new(refusal))),
             Err(Denied::Broken) => Err(Refused::Internal),
         }
@@ -234,6 +278,12 @@ impl Admitted {
         load::ask(onward, self.permit.load_asked());
     }
 
+    /// Tells an endpoint picker whose it is, and which class it was granted.
+    pub(in crate::wire) fn tell_picker(&self, policy: &Policy, onward: &mut HeaderMap) {
+        let (tenant, class) = &self.place;
+        picker::tell(onward, tenant.as_str(), &policy.classes[class.index()].name);
+    }
+
     /// Whether a report of its engine's load is kept from the client.
     pub(in crate::wire) fn keeps_load(&self) -> bool {
         self.permit.load_asked().is_some()
@@ -241,11 +291,7 @@ impl Admitted {
 
     /// Its answer is here: from now on it is settled by what passes.
     pub(in crate::wire) fn meter(self, status: StatusCode, headers: &HeaderMap) -> Meter {
-        if self.keeps_load()
-            && let Some(report) = headers.get(load::REPORT)
-        {
-            self.permit.load_reported(&String::from_utf8_lossy(report.as_bytes()));
-        }
+        self.take_load(headers);
         let heard = heard(status, headers, self.permit.unix_now());
         let watch = match self.reading {
             Reading::Read { encoding, form } => Watch::of(status, headers, encoding, form),
@@ -254,5 +300,31 @@ impl Admitted {
         let mut meter = Meter::new(watch, self.permit, heard);
         meter.hear(headers);
         meter
+    }
+
+    /// Its answer is here, but will be read by somebody else, who tells at its end what it used.
+    pub(in crate::wire) fn meter_unseen(self, status: StatusCode, headers: &HeaderMap) -> Meter {
+        self.take_load(headers);
+        let heard = heard(status, headers, self.permit.unix_now());
+        let mut meter = Meter::new(Watch::Unseen(None), self.permit, heard);
+        meter.begins();
+        meter
+    }
+
+    fn take_load(&self, headers: &HeaderMap) {
+        if self.keeps_load()
+            && let Some(report) = headers.get(load::REPORT)
+        {
+            self.permit.load_reported(&String::from_utf8_lossy(report.as_bytes()));
+        }
+    }
+
+    /// Whether usage is in the answer because the client asked for it or because it always is, and not because it was
+    /// asked for here.
+    pub(in crate::wire) fn reports_by_itself(&self) -> bool {
+        match &self.reading {
+            Reading::Read { form, .. } => !form.hides(),
+            Reading::Told(_) => true,
+        }
     }
 }

@@ -14,9 +14,7 @@ use tallygate::units::Amount;
 use tonic::Code;
 use tonic::transport::Channel;
 
-use crate::door::{Front, Gateway, Setup, Upstream, within};
-
-const CONFIG: &str = include_str!("../../../deploy/envoy/rate_limit.yaml");
+use crate::door::{Config, Front, Gateway, Setup, Upstream, within};
 
 /// What docs/rate_limit_service.md prints beside the configuration.
 fn setup() -> Setup {
@@ -119,9 +117,7 @@ fn left(gateway: &Gateway) -> i128 {
 async fn envoy_asks_before_a_request_and_tells_what_it_used_when_its_answer_has_ended() {
     let mut upstream = Upstream::start().await;
     let gateway = setup().start(&upstream.url()).await;
-    let Some(front) = Front::with(CONFIG, gateway.app.grpc(), upstream.address(), |config| config).await else {
-        return;
-    };
+    let Some(front) = Front::of(Config::RateLimit, &gateway, upstream.address()).await else { return };
     let mut client = front.client().await;
     let ask = "x-tenant-id: acme\r\ncontent-type: application/json\r\n";
 

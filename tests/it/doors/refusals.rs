@@ -242,6 +242,13 @@ fn refusals() -> Vec<Refusal> {
 
 async fn what_cannot_be_served_is_told_so(stage: &mut Stage) {
     for (path, headers, body, status, reason, words) in refusals() {
+        let unread = stage.way == Way::BodyFree && path == "/v1/chat/completions" && headers.is_empty();
+        if unread && (words.starts_with("n must be") || words == "background") {
+            // What Envoy's record does not tell goes on, for the upstream to refuse.
+            continue;
+        }
+        // Envoy refuses this before it comes to us, who put it into words of ours.
+        let (by_envoy, words) = if unread && words.contains("EOF") { (true, "cannot be read") } else { (false, words) };
         for anthropic in [false, true] {
             let mut client = stage.client().await;
             let version = if anthropic { "anthropic-version: 2023-06-01\r\n" } else { "" };
@@ -251,7 +258,7 @@ async fn what_cannot_be_served_is_told_so(stage: &mut Stage) {
             assert!(message.contains(words), "{path} {headers}: {message}");
             assert_eq!(answer.header("retry-after"), "", "coming back would not help: {reason}");
             // In the shape of the API that was called, and of the SDK that calls.
-            let theirs = anthropic || path == "/v1/messages";
+            let theirs = (anthropic && !by_envoy) || path == "/v1/messages";
             assert_eq!(answer.json()["type"] == "error", theirs, "{path}: {}", answer.body);
             let id = if theirs { "request-id" } else { "x-request-id" };
             assert_eq!(answer.header(id), answer.header("x-tallygate-decision"));

@@ -5,6 +5,7 @@
 //! core knows of every request (its quote, its place, its ticket), every counter, queue and account, what the upstream
 //! was sent, and what the client was answered. The first difference is printed from both sides.
 
+mod bare;
 mod grpc;
 mod http;
 mod tape;
@@ -27,7 +28,7 @@ use tallygate::wire::server;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::door::{Front, Upstream, layered};
+use crate::door::{Config, Front, Upstream, layered};
 use grpc::Grpc;
 use http::Http;
 use tape::{Call, Reply, Turn};
@@ -278,7 +279,7 @@ async fn by_grpc(tape: &[Call], rules: Rules) -> Vec<String> {
 async fn by_envoy(tape: &[Call], rules: Rules) -> Option<Vec<String>> {
     let gate = gate(rules);
     let upstream = Upstream::start().await;
-    let front = Front::asking(grpc(&gate).await, upstream.address(), |config| config).await?;
+    let front = Front::asking(Config::ExtProc, grpc(&gate).await, upstream.address(), |config| config).await?;
     Some(play(gate, Http::new(front.address(), upstream), tape).await)
 }
 
