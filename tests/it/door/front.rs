@@ -21,6 +21,8 @@ pub(crate) enum Config {
     Picker,
     /// The rate limit filter asks.
     RateLimit,
+    /// It asks before each request only, and tells of the end in its access log.
+    Authz,
 }
 
 impl Config {
@@ -30,6 +32,7 @@ impl Config {
             Self::BodyFree => include_str!("../../../deploy/envoy/body_free.yaml"),
             Self::Picker => include_str!("../../../deploy/envoy/picker.yaml"),
             Self::RateLimit => include_str!("../../../deploy/envoy/rate_limit.yaml"),
+            Self::Authz => include_str!("../../../deploy/envoy/ext_authz.yaml"),
         }
     }
 }
