@@ -40,8 +40,8 @@ pub(in crate::wire) use load::REPORT;
 pub(in crate::wire) use memory::{Kept, Memory};
 pub(in crate::wire) use meter::Meter;
 pub(in crate::wire) use picker::{TOLD, picked};
-pub(in crate::wire) use prepare::{Admitted, Arrival, Prepared, Stated, prepare, read, rename, take_at_word};
-pub(in crate::wire) use record::{Passing, came, identified, mark, passed, refuse};
+pub(in crate::wire) use prepare::{Admitted, Arrival, Lens, Prepared, Stated, prepare, read, rename, take_at_word};
+pub(in crate::wire) use record::{Passing, came, identified, mark, on_trial, passed, refuse};
 pub(in crate::wire) use watch::Reading;
 
 /// What the names of our own headers begin with. They are read here or mean nothing, in either direction, so that

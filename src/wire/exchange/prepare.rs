@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
-use crate::admission::{Ending, Left, Outcome, Reported};
+use crate::admission::{Ending, Heard, Left, Outcome, Reported};
 use crate::costing::{Call, Effort, Encoding, InputCounter, Prompt};
 use crate::policy::Policy;
 use crate::policy::model::{Caller, Selection};
@@ -51,6 +51,20 @@ pub(in crate::wire) struct Prepared {
     ask: Ask,
     encoding: Encoding,
     form: AnswerForm,
+}
+
+/// Through what the answer to a request is read.
+#[derive(Clone, Debug)]
+pub(in crate::wire) struct Lens {
+    encoding: Encoding,
+    form: AnswerForm,
+}
+
+impl Lens {
+    /// Watches an answer that nobody is charged for yet.
+    pub(in crate::wire) fn meter(&self, status: StatusCode, headers: &HeaderMap) -> Meter {
+        Meter::uncharged(Watch::of(status, headers, self.encoding, self.form.clone()))
+    }
 }
 
 /// A request that is let through.
@@ -168,6 +182,11 @@ impl Prepared {
         &self.ask
     }
 
+    /// Through what its answer is to be read.
+    pub(in crate::wire) fn lens(&self) -> Lens {
+        Lens { encoding: self.encoding, form: self.form.clone() }
+    }
+
     /// Where it goes.
     pub(in crate::wire) fn pool(&self) -> PoolIndex {
         self.ask.selection.pool
@@ -239,6 +258,13 @@ impl Admitted {
         let mut meter = Meter::new(Watch::Unseen(None), self.permit, heard);
         meter.begins();
         meter
+    }
+
+    /// What its answer is charged to, and what the head of the answer says.
+    pub(super) fn into_charge(self, status: StatusCode, headers: &HeaderMap) -> (Permit, Heard) {
+        self.take_load(headers);
+        let heard = heard(status, headers, self.permit.unix_now());
+        (self.permit, heard)
     }
 
     fn take_load(&self, headers: &HeaderMap) {

@@ -19,14 +19,25 @@ pub(crate) enum Config {
     BodyFree,
     /// Callers are verified before, and an endpoint picker stands behind.
     Picker,
+    /// Nothing is decided, and everything shown.
+    Shadow,
 }
 
 impl Config {
+    /// Every one of them, and the file it is shipped in.
+    pub(crate) const ALL: [(Self, &str); 4] = [
+        (Self::ExtProc, "ext_proc.yaml"),
+        (Self::BodyFree, "body_free.yaml"),
+        (Self::Picker, "picker.yaml"),
+        (Self::Shadow, "shadow.yaml"),
+    ];
+
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::ExtProc => include_str!("../../../deploy/envoy/ext_proc.yaml"),
             Self::BodyFree => include_str!("../../../deploy/envoy/body_free.yaml"),
             Self::Picker => include_str!("../../../deploy/envoy/picker.yaml"),
+            Self::Shadow => include_str!("../../../deploy/envoy/shadow.yaml"),
         }
     }
 }

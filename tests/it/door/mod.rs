@@ -1,5 +1,6 @@
 //! What the tests of the door share: a gateway on real sockets, a scripted upstream, a client that can be cut off.
 
+mod chain;
 mod client;
 mod front;
 mod picker;
@@ -7,6 +8,7 @@ mod stage;
 mod upstream;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use tallygate::app::App;
@@ -15,6 +17,7 @@ use tallygate::settings::{Door, LedgerKind, Remember, Secret, Settings};
 use tallygate::shell::{Gate, Seen};
 use tallygate::units::{Span, VirtualTokens};
 
+pub(crate) use chain::{Chain, IDENTITY, bearer, caller, with_picker};
 pub(crate) use client::{Answer, Client};
 pub(crate) use front::{Config, Front};
 pub(crate) use picker::Picker;
@@ -37,6 +40,8 @@ pub(crate) struct Setup {
     pub(crate) remember: Remember,
     pub(crate) admin_token: Option<Secret>,
     pub(crate) ledger: LedgerKind,
+    /// Where Envoy asks.
+    pub(crate) grpc: SocketAddr,
 }
 
 impl Default for Setup {
@@ -58,6 +63,7 @@ impl Setup {
             remember: Remember::default(),
             admin_token: None,
             ledger: LedgerKind::Memory,
+            grpc: SocketAddr::from(([127, 0, 0, 1], 0)),
         }
     }
 
@@ -78,7 +84,7 @@ impl Setup {
             upstream: (!self.demo).then(|| upstream.parse().expect("an upstream")),
             ledger: self.ledger,
             proxy: anywhere,
-            grpc: anywhere,
+            grpc: self.grpc,
             admin: anywhere,
             demo: self.demo,
             grace: Span::from_secs(20),

@@ -7,6 +7,7 @@ mod costing;
 mod crowd;
 mod endings;
 mod envoy;
+mod fair;
 mod fanout;
 mod limits;
 mod load;
@@ -15,9 +16,11 @@ mod picker;
 mod proxy;
 mod recorded;
 mod refusals;
+mod restarts;
 mod retries;
 
 mod stopping;
+mod trial;
 
 use serde_json::{Value, json};
 use tallygate::units::VirtualTokens;
