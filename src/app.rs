@@ -3,27 +3,29 @@
 //! Builds one gateway from its settings and takes it down again. The order matters: everything that can be wrong is
 //! found before anything listens; on the way down newcomers are refused first, and what runs is cut off last.
 
-use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow};
+use rand::SeedableRng;
+use rand::rngs::{StdRng, SysRng};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::costing::Encoding;
 use crate::demo::{self, Demo};
-use crate::observe::{Decisions, Keep, Metrics};
+use crate::observe::Keep;
 use crate::policy::{self, Policy, Written};
-use crate::settings::{LedgerKind, Remember, Settings};
-use crate::shell::{self, Gate};
+use crate::settings::{Door, LedgerKind, Remember, Settings};
+use crate::shell::{self, Gate, Leases, seed};
 use crate::sim::EngineSpec;
 use crate::store::FileStore;
 use crate::units::Span;
+use crate::wire::access_log::AccessLog;
+use crate::wire::acquire::{self, Acquire};
 use crate::wire::admin::{About, Admin, InForce, Token};
 use crate::wire::explain::Doors;
+use crate::wire::ext_authz::ExtAuthz;
 use crate::wire::ext_proc::ExtProc;
 use crate::wire::grpc::{self, GoingDown, Services};
 use crate::wire::proxy::{Proxy, Upstream};
@@ -51,6 +53,7 @@ const LAST_WORDS: Span = Span::from_secs(1);
 #[derive(Debug)]
 pub struct App {
     gate: Gate,
+    leases: Leases,
     proxy: SocketAddr,
     grpc: SocketAddr,
     admin: SocketAddr,
@@ -74,10 +77,8 @@ impl App {
     /// open to others.
     pub async fn start(settings: Settings) -> anyhow::Result<Self> {
         let (policy, written) = load_policy(&settings)?;
-        let policy = Arc::new(policy);
         // Loading a tokenizer takes a moment, and the first client should not pay for it.
         let warming = tokio::task::spawn_blocking(|| Encoding::O200k.warm());
-        let metrics = Metrics::new(policy.clone()).context("setting up metrics")?;
         let store = open_ledger(settings.ledger.clone()).await?;
         let proxy_listener = listen(settings.proxy, "proxy").await?;
         let grpc_listener = listen(settings.grpc, "gRPC server").await?;
@@ -95,20 +96,19 @@ impl App {
         let upstreams = upstreams.map(|(pool, uri)| (pool.name.to_string(), uri.to_string())).collect();
 
         let Remember { most, bytes } = settings.decisions;
-        let decisions = Decisions::new(Keep { most, bytes });
+        let building = Gate::builder(policy).remembering(Keep { most, bytes });
         let gate = match store {
-            None => Gate::start(policy, metrics, decisions, seed(), epoch()),
-            Some(store) => Gate::start_keeping(policy, metrics, decisions, (seed(), epoch()), Box::new(store))?,
+            None => building.start()?,
+            Some(store) => building.keeping(Box::new(store)).start()?,
         };
-        gate.watch_engines(seed()).map_err(|error| anyhow!(error))?;
         let token = settings.admin_token.as_ref().map(|secret| Token::new(secret.reveal().trim()));
         let about = About {
             policy: InForce { path: settings.policy.clone(), written, loaded_at: gate.clock().now() },
             doors: Doors { proxy: proxy.ip(), grpc: grpc.ip(), body_most: settings.door.body_most },
         };
         let admin_api = Admin::new(gate.clone(), about, token, admin.ip())?;
-        let services =
-            Services::default().with(ExtProc::new(gate.clone(), settings.door.clone(), grpc.ip()).into_service());
+        let leases = Leases::start(&gate, settings.lease_life, chance()?);
+        let services = services(&gate, &leases, &settings.door, grpc.ip());
         let door = Proxy::new(gate.clone(), upstream, settings.door, proxy.ip());
         warming.await.context("loading the tokenizer")?;
 
@@ -119,6 +119,7 @@ impl App {
         let admin_server = server::serve(admin_listener, stop_admin.clone(), move |request| admin_api.handle(request));
         Ok(Self {
             gate,
+            leases,
             proxy,
             grpc,
             admin,
@@ -189,6 +190,7 @@ impl App {
                 self.grpc_server.abort();
             }
         }
+        self.leases.close();
         if let Err(error) = self.gate.close_ledger().await {
             tracing::error!(%error, "what was granted and not used counts as used");
         }
@@ -237,13 +239,17 @@ async fn listen(address: SocketAddr, what: &str) -> anyhow::Result<TcpListener> 
     TcpListener::bind(address).await.with_context(|| format!("the {what} cannot listen on {address}"))
 }
 
-/// A number nobody can foresee: what a map's hasher is seeded with.
-fn seed() -> u64 {
-    RandomState::new().hash_one(())
+/// Everything the gRPC server offers.
+fn services(gate: &Gate, leases: &Leases, door: &Door, ip: IpAddr) -> Services {
+    Services::default()
+        .with(ExtProc::new(gate.clone(), door.clone(), ip).into_service())
+        .with(ExtAuthz::new(gate.clone(), leases.clone(), door.clone(), ip).into_service())
+        .with(AccessLog::new(gate.clone(), leases.clone()).into_service())
+        .with(Acquire::new(gate.clone(), leases.clone(), door.clone(), ip).into_service())
+        .reflecting(acquire::DESCRIPTOR)
 }
 
-/// Distinguishes this start of the process from others: the second it happened in.
-fn epoch() -> u32 {
-    let secs = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    u32::try_from(secs & u64::from(u32::MAX)).unwrap_or_default()
+/// Chance that nobody can foresee.
+fn chance() -> anyhow::Result<StdRng> {
+    StdRng::try_from_rng(&mut SysRng).context("asking the system for chance")
 }

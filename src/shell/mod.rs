@@ -5,17 +5,21 @@
 //! lock, never the network; the lock is never held across an await.
 
 mod ask;
+mod build;
 mod clock;
 mod desk;
 mod gate;
 mod keep;
+mod leases;
 mod pace;
 mod permit;
 mod shutdown;
 mod watch;
 
 pub use ask::{Ask, Patience, Quoted, Sight};
+pub use build::{GateBuilder, GateError, seed};
 pub use clock::Clock;
 pub use gate::{Broken, Denied, Gate, Seen, WeakGate};
+pub use leases::{Full, LeaseId, Leases, NoLeaseId, NotLive};
 pub use permit::Permit;
 pub use shutdown::{asked_to_stop, drain};

@@ -4,6 +4,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a test says loudly what it skips")]
 
+mod acquire;
 mod admin;
 mod autoscaling;
 mod check;
@@ -12,6 +13,7 @@ mod dialects;
 mod door;
 mod doors;
 mod estimates;
+mod examples;
 mod explain;
 mod gauges;
 mod generated;

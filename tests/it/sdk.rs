@@ -25,7 +25,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
 use tonic::codegen::tokio_stream::{Stream, StreamExt};
 
-use crate::door::{Config, Front, Gateway, Setup, Upstream, Way};
+use crate::door::{Config, Front, Gateway, Setup, Upstream, Way, layered};
 
 /// One request at a time, and no queue: a second request is refused at once.
 const ONE_AT_A_TIME: &str = "pools: [{name: chat, models: ['demo'], window: {requests: 1}, queue: {requests: 0}}]";
@@ -56,6 +56,7 @@ async fn run(script: &str, arguments: &[String]) -> bool {
 /// there is none.
 async fn reach(way: Way, gateway: &Gateway, upstream: SocketAddr) -> Option<(SocketAddr, Option<Front>)> {
     match way.config() {
+        None if way == Way::Layer => Some((layered(gateway.gate(), Door::default(), upstream).await, None)),
         None => Some((gateway.app.proxy(), None)),
         Some(config) => {
             let front = Front::of(config, gateway, upstream).await?;
@@ -159,7 +160,7 @@ async fn from_the_table(way: Way) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("an address");
     let address = listener.local_addr().expect("bound");
     match way {
-        Way::Proxy => {
+        Way::Proxy | Way::Layer => {
             let serving = tokio::spawn(async move {
                 while let Ok((stream, _)) = listener.accept().await {
                     tokio::spawn(refuse(stream));
@@ -168,6 +169,7 @@ async fn from_the_table(way: Way) {
             run("refusals.py", &[format!("http://{address}")]).await;
             serving.abort();
         }
+        Way::Authz => panic!("what an SDK sees of a refusal through Envoy is shown with ext_proc"),
         Way::Envoy | Way::BodyFree => {
             let incoming = tonic::transport::server::TcpIncoming::from(listener);
             let service = ExternalProcessorServer::new(Refusing);

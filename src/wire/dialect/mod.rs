@@ -10,6 +10,7 @@ mod anthropic;
 mod body;
 mod content;
 mod fields;
+pub(in crate::wire) mod grpc;
 mod json;
 mod observer;
 mod openai;

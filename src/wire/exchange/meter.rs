@@ -16,6 +16,7 @@ use crate::admission::{Ending, Heard, Outcome};
 use crate::shell::Permit;
 use crate::units::{Tokens, VirtualTokens};
 
+use super::super::dialect::grpc;
 use super::prepare::Admitted;
 use super::watch::{Reading, Watch};
 
@@ -108,6 +109,17 @@ impl Meter {
             }
         }
         shown
+    }
+
+    /// Takes note of what the head or the end of the answer says of how a call went (gRPC), where the service tells its
+    /// cost.
+    pub(in crate::wire) fn hear(&mut self, headers: &HeaderMap) {
+        if let (Watch::Told { .. }, Some(heard)) = (&self.watch, &mut self.heard)
+            && let Some(status) = grpc::status(headers)
+        {
+            heard.status = status;
+        }
+        self.watch.judge(self.heard);
     }
 
     /// Whether the whole answer was produced although its body has not ended.

@@ -10,11 +10,11 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
 use crate::admission::{Ending, Heard, Left, Outcome, Reported};
-use crate::costing::{Call, Effort, Encoding, InputCounter, Prompt};
+use crate::costing::{Call, Counted, Effort, Encoding, InputCounter, Prompt};
 use crate::policy::Policy;
 use crate::policy::model::{Caller, Selection};
 use crate::shell::{Ask, Denied, Gate, Patience, Permit, Sight};
-use crate::units::{Bytes as Size, ClassIndex, DecisionId, Instant, Limit, PoolIndex, Span, TenantId, Tokens};
+use crate::units::{self, ClassIndex, DecisionId, Instant, Limit, PoolIndex, Span, TenantId, Tokens};
 
 use super::super::answer::Refused;
 use super::super::dialect::{AnswerForm, Dialect, Named, Parsed, Unreadable};
@@ -22,6 +22,7 @@ use super::heard::heard;
 use super::load;
 use super::meter::Meter;
 use super::picker;
+use super::told::Told;
 use super::watch::Watch;
 
 /// Bodies up to this size are read where they are; larger ones on a thread that may take its time.
@@ -45,25 +46,61 @@ pub(in crate::wire) struct Arrival {
     pub(in crate::wire) caller: Caller,
 }
 
+/// A request whose cost was told, and not read from its body.
+#[derive(Clone, Debug)]
+pub(in crate::wire) struct Appraised {
+    /// The name of the decision to be made.
+    pub(in crate::wire) decision: DecisionId,
+    /// When its head came.
+    pub(in crate::wire) arrived: Instant,
+    /// How long its client waits.
+    pub(in crate::wire) patience: Patience,
+    /// Whose it is.
+    pub(in crate::wire) caller: Caller,
+    /// The model it asks for, before aliases.
+    pub(in crate::wire) model: String,
+    /// Its input.
+    pub(in crate::wire) input: Tokens,
+    /// The most output it can have.
+    pub(in crate::wire) cap: Limit<Tokens>,
+    /// The size of what is held of it while it waits.
+    pub(in crate::wire) bytes: units::Bytes,
+}
+
+/// How the answer's cost is found out.
+#[derive(Clone, Debug)]
+enum Reading {
+    /// It is read from the answer.
+    Read { encoding: Encoding, form: AnswerForm },
+    /// The service tells.
+    Told(Told),
+}
+
 /// A request that is read, routed and counted, and may ask to be let through.
 #[derive(Debug)]
 pub(in crate::wire) struct Prepared {
     ask: Ask,
-    encoding: Encoding,
-    form: AnswerForm,
+    reading: Reading,
+}
+
+impl Reading {
+    /// What watches an answer with this head.
+    fn watch(self, status: StatusCode, headers: &HeaderMap) -> Watch {
+        match self {
+            Self::Read { encoding, form } => Watch::of(status, headers, encoding, form),
+            Self::Told(told) => Watch::told(told),
+        }
+    }
 }
 
 /// Through what the answer to a request is read.
-#[derive(Clone, Debug)]
-pub(in crate::wire) struct Lens {
-    encoding: Encoding,
-    form: AnswerForm,
-}
+#[derive(Debug)]
+pub(in crate::wire) struct Lens(Reading);
 
 impl Lens {
     /// Watches an answer that nobody is charged for yet.
     pub(in crate::wire) fn meter(&self, status: StatusCode, headers: &HeaderMap) -> Meter {
-        Meter::uncharged(Watch::of(status, headers, self.encoding, self.form.clone()))
+        Meter::uncharged(self.0.clone().watch(status, headers))
     }
 }
 
@@ -72,9 +109,11 @@ impl Lens {
 pub(in crate::wire) struct Admitted {
     permit: Permit,
     place: (TenantId, ClassIndex),
-    encoding: Encoding,
-    form: AnswerForm,
+    reading: Reading,
 }
+
+/// What the decisions remembered call the API of a request whose cost was told.
+const APPRAISED: &str = "appraised";
 
 /// Reads, routes and counts a body, and says how it goes on. Large ones are read off the worker threads.
 ///
@@ -102,15 +141,37 @@ pub(in crate::wire) fn read(policy: &Policy, arrival: Arrival, body: &Bytes) -> 
         Unreadable::Malformed(what) => Refused::Malformed(what),
         Unreadable::Unsupported(what) => Refused::Unsupported(what),
     })?;
-    let selection = select(policy, &caller, &parsed.call.model)?;
-    grant(policy, &caller)?;
+    let selection = place(policy, &caller, &parsed.call.model)?;
     let onward = parsed.forward(body, selection.model.as_str());
     let Parsed { call, answer: form, .. } = parsed;
     let counter = InputCounter::of(selection.model.as_str());
     let (encoding, input) = (counter.encoding(), counter.count(&call.prompt));
     let dialect = dialect.name();
     let ask = Ask { decision, dialect, arrived, call, input, caller, selection, patience, sight: Sight::Passing };
-    Ok((Prepared { ask, encoding, form }, onward))
+    Ok((Prepared { ask, reading: Reading::Read { encoding, form } }, onward))
+}
+
+/// Routes a request whose cost was told, and hands out what its service is to tell in.
+///
+/// # Errors
+/// When it names a model that no pool serves, or wishes for what is not granted.
+pub(in crate::wire) fn appraise(policy: &Policy, told: Appraised) -> Result<(Prepared, Told), Refused> {
+    let Appraised { decision, arrived, patience, caller, model, input, cap, bytes } = told;
+    let selection = place(policy, &caller, &model)?;
+    let call = Call {
+        model,
+        prompt: Prompt { tokens: input, ..Prompt::default() },
+        cap,
+        least: Tokens::ZERO,
+        choices: NonZeroU32::MIN,
+        effort: Effort::Unstated,
+        streamed: false,
+        bytes,
+    };
+    let (input, sight) = (Counted::exactly(input), Sight::Passing);
+    let ask = Ask { decision, dialect: APPRAISED, arrived, call, input, caller, selection, patience, sight };
+    let told = Told::default();
+    Ok((Prepared { ask, reading: Reading::Told(told.clone()) }, told))
 }
 
 /// What somebody else read of a request whose body does not come here.
@@ -125,7 +186,7 @@ pub(in crate::wire) struct Stated {
     /// An estimate of its input.
     pub(in crate::wire) input: Tokens,
     /// The size of its body.
-    pub(in crate::wire) bytes: Size,
+    pub(in crate::wire) bytes: units::Bytes,
 }
 
 /// Routes and prices a request by what is stated of it: one answer, of no stated effort. In some APIs it may ask for more,
@@ -136,29 +197,68 @@ pub(in crate::wire) struct Stated {
 pub(in crate::wire) fn take_at_word(policy: &Policy, arrival: Arrival, stated: Stated) -> Result<Prepared, Refused> {
     let Arrival { decision, arrived, dialect, patience, caller } = arrival;
     let Stated { model, streamed, cap, input, bytes } = stated;
-    let selection = select(policy, &caller, &model)?;
-    grant(policy, &caller)?;
+    let selection = place(policy, &caller, &model)?;
     let counter = InputCounter::of(selection.model.as_str());
     // The estimate is of the whole body, which is JSON, and is corrected as that.
-    let prompt = Prompt { structured: Size::new(input.times(BYTES_PER_TOKEN).get()), ..Prompt::default() };
+    let prompt = Prompt { structured: units::Bytes::new(input.times(BYTES_PER_TOKEN).get()), ..Prompt::default() };
     let (encoding, input) = (counter.encoding(), counter.count(&prompt));
     let (least, choices, effort) = (Tokens::ZERO, NonZeroU32::MIN, Effort::Unstated);
     let call = Call { model, prompt: Prompt::default(), cap, least, choices, effort, streamed, bytes };
-    let form = AnswerForm::new(dialect, false);
+    let reading = Reading::Read { encoding, form: AnswerForm::new(dialect, false) };
     let sight = if dialect == Dialect::AnthropicMessages { Sight::End } else { Sight::EndOfSome };
     let dialect = dialect.name();
     let ask = Ask { decision, dialect, arrived, call, input, caller, selection, patience, sight };
-    Ok(Prepared { ask, encoding, form })
+    Ok(Prepared { ask, reading })
 }
 
-fn grant(policy: &Policy, caller: &Caller) -> Result<(), Refused> {
-    match policy.refused_wish(&caller.tenant, caller.wished_class.as_deref()) {
-        Some(granted) => {
-            let wished = caller.wished_class.clone().unwrap_or_default();
-            Err(Refused::ClassNotGranted { wished, granted: granted.join(", ") })
-        }
-        None => Ok(()),
+/// Where a request goes, and what it weighs there.
+fn place(policy: &Policy, caller: &Caller, model: &str) -> Result<Selection, Refused> {
+    let selection = select(policy, caller, model)?;
+    if let Some(granted) = policy.refused_wish(&caller.tenant, caller.wished_class.as_deref()) {
+        let (wished, granted) = (caller.wished_class.clone().unwrap_or_default(), granted.join(", "));
+        return Err(Refused::ClassNotGranted { wished, granted });
     }
+    Ok(selection)
+}
+
+/// The size of a request of which there is no body here.
+#[derive(Clone, Debug)]
+pub(in crate::wire) struct Size {
+    /// The model it is for.
+    pub(in crate::wire) model: String,
+    /// Its input.
+    pub(in crate::wire) input: Tokens,
+    /// The most output of one answer.
+    pub(in crate::wire) cap: Limit<Tokens>,
+    /// How many answers are asked for.
+    pub(in crate::wire) choices: NonZeroU32,
+    /// Whether the answer comes piece by piece.
+    pub(in crate::wire) streamed: bool,
+}
+
+/// Routes a request of which only the size is known.
+///
+/// # Errors
+/// When it names a model that no pool serves, or its caller wishes for a class that is not granted.
+pub(in crate::wire) fn sized(policy: &Policy, arrival: Arrival, size: Size) -> Result<Prepared, Refused> {
+    let Arrival { decision, arrived, patience, caller, .. } = arrival;
+    let selection = place(policy, &caller, &size.model)?;
+    let Size { model, input, cap, choices, streamed } = size;
+    let call = Call {
+        model,
+        prompt: Prompt::default(),
+        cap,
+        least: Tokens::ZERO,
+        choices,
+        effort: Effort::Unstated,
+        streamed,
+        bytes: units::Bytes::default(),
+    };
+    let input = Counted::exactly(input);
+    let ask =
+        Ask { decision, dialect: APPRAISED, arrived, call, input, caller, selection, patience, sight: Sight::End };
+    // Nobody here will read the answer, and nobody tells in passing.
+    Ok(Prepared { ask, reading: Reading::Told(Told::default()) })
 }
 
 /// A body that costs nothing as the upstream is to see it, and the pool that serves the model it names, else the first.
@@ -184,7 +284,7 @@ impl Prepared {
 
     /// Through what its answer is to be read.
     pub(in crate::wire) fn lens(&self) -> Lens {
-        Lens { encoding: self.encoding, form: self.form.clone() }
+        Lens(self.reading.clone())
     }
 
     /// Where it goes.
@@ -192,15 +292,26 @@ impl Prepared {
         self.ask.selection.pool
     }
 
+    /// Its answer will not pass here: nothing is known of it before its end.
+    pub(in crate::wire) fn unseen(mut self) -> Self {
+        self.ask.sight = Sight::End;
+        self
+    }
+
+    /// Whether the upstream knows the model by another name than the client.
+    pub(in crate::wire) fn is_renamed(&self) -> bool {
+        self.ask.call.model.as_str() != self.ask.selection.model.as_str()
+    }
+
     /// Asks to be let through, and waits as long as it takes. Dropping the future leaves the queue.
     ///
     /// # Errors
     /// When the core refuses, or is broken.
     pub(in crate::wire) async fn admit(self, gate: &Gate) -> Result<Admitted, Refused> {
-        let Self { ask, encoding, form } = self;
+        let Self { ask, reading } = self;
         let place = (ask.caller.tenant.clone(), ask.selection.class);
         match gate.admit(ask).await {
-            Ok(permit) => Ok(Admitted { permit, place, encoding, form }),
+            Ok(permit) => Ok(Admitted { permit, place, reading }),
             Err(Denied::Refused(refusal)) => Err(Refused::ByCore(Box::new(refusal))),
             Err(Denied::Broken) => Err(Refused::Internal),
         }
@@ -216,6 +327,11 @@ impl Admitted {
     /// What is left of the limits that concern it.
     pub(in crate::wire) fn left(&self) -> &Left {
         self.permit.left()
+    }
+
+    /// The permit alone, for a door that will not see the answer.
+    pub(super) fn into_permit(self) -> Permit {
+        self.permit
     }
 
     /// It goes upstream now; from here on it costs something.
@@ -248,7 +364,9 @@ impl Admitted {
     pub(in crate::wire) fn meter(self, status: StatusCode, headers: &HeaderMap) -> Meter {
         self.take_load(headers);
         let heard = heard(status, headers, self.permit.unix_now());
-        Meter::new(Watch::of(status, headers, self.encoding, self.form), self.permit, heard)
+        let mut meter = Meter::new(self.reading.watch(status, headers), self.permit, heard);
+        meter.hear(headers);
+        meter
     }
 
     /// Its answer is here, but will be read by somebody else, who tells at its end what it used.
@@ -278,6 +396,9 @@ impl Admitted {
     /// Whether usage is in the answer because the client asked for it or because it always is, and not because it was
     /// asked for here.
     pub(in crate::wire) fn reports_by_itself(&self) -> bool {
-        !self.form.hides()
+        match &self.reading {
+            Reading::Read { form, .. } => !form.hides(),
+            Reading::Told(_) => true,
+        }
     }
 }

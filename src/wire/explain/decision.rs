@@ -394,6 +394,7 @@ pub(super) const fn listener(listener: Listener) -> &'static str {
     match listener {
         Listener::Proxy => "proxy",
         Listener::Grpc => "grpc",
+        Listener::Layer => "layer",
     }
 }
 

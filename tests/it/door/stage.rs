@@ -8,28 +8,34 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::pin::Pin;
 
+use serde_json::json;
 use tallygate::units::VirtualTokens;
 
-use super::{Client, Config, Exchange, Front, Gateway, Setup, Upstream};
+use super::{Client, Config, Exchange, Front, Gateway, Setup, Upstream, layered};
 
 /// Through which door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// The reverse proxy.
     Proxy,
+    /// An axum server with the layer in front of a client of its own.
+    Layer,
     /// A real Envoy that asks over ext_proc.
     Envoy,
     /// A real Envoy that asks over ext_proc and sends bodies only where it is told to.
     BodyFree,
+    /// A real Envoy that asks over ext_authz, and tells of the end in its access log.
+    Authz,
 }
 
 impl Way {
     /// What is set up in front of the gateway, if anything.
     pub(crate) fn config(self) -> Option<Config> {
         match self {
-            Self::Proxy => None,
+            Self::Proxy | Self::Layer => None,
             Self::Envoy => Some(Config::ExtProc),
             Self::BodyFree => Some(Config::BodyFree),
+            Self::Authz => Some(Config::Authz),
         }
     }
 }
@@ -40,6 +46,7 @@ pub(crate) struct Stage {
     pub(crate) gateway: Gateway,
     pub(crate) upstream: Upstream,
     front: Option<Front>,
+    layered: Option<SocketAddr>,
     before: (VirtualTokens, BTreeMap<String, u64>),
 }
 
@@ -66,6 +73,11 @@ macro_rules! both_doors {
             }
 
             #[tokio::test]
+            async fn by_layer() {
+                crate::door::play(crate::door::Way::Layer, $setup, cases![$($name),*]).await;
+            }
+
+            #[tokio::test]
             async fn by_envoy() {
                 crate::door::play(crate::door::Way::Envoy, $setup, cases![$($name),*]).await;
             }
@@ -78,7 +90,41 @@ macro_rules! both_doors {
     };
 }
 
-pub(crate) use {both_doors, cases};
+/// The same, through ext_authz too: for what a door decides, and not for what it can see of an answer or change about it.
+macro_rules! every_door {
+    ($table:ident, $setup:expr, [$($name:ident),* $(,)?]) => {
+        mod $table {
+            use super::*;
+
+            #[tokio::test]
+            async fn by_proxy() {
+                crate::door::play(crate::door::Way::Proxy, $setup, cases![$($name),*]).await;
+            }
+
+            #[tokio::test]
+            async fn by_envoy() {
+                crate::door::play(crate::door::Way::Envoy, $setup, cases![$($name),*]).await;
+            }
+
+            #[tokio::test]
+            async fn by_layer() {
+                crate::door::play(crate::door::Way::Layer, $setup, cases![$($name),*]).await;
+            }
+
+            #[tokio::test]
+            async fn by_envoy_without_bodies() {
+                crate::door::play(crate::door::Way::BodyFree, $setup, cases![$($name),*]).await;
+            }
+
+            #[tokio::test]
+            async fn by_ext_authz() {
+                crate::door::play(crate::door::Way::Authz, $setup, cases![$($name),*]).await;
+            }
+        }
+    };
+}
+
+pub(crate) use {both_doors, cases, every_door};
 
 /// Plays cases one after the other on one stage.
 pub(crate) async fn play(way: Way, setup: fn(Way) -> Setup, cases: &[(&str, Case)]) {
@@ -95,17 +141,21 @@ impl Stage {
     /// Sets it; nothing where there is no Envoy and one is needed.
     pub(crate) async fn set(way: Way, setup: Setup) -> Option<Self> {
         let upstream = Upstream::start().await;
+        let door = setup.door.clone();
         let gateway = setup.start(&upstream.url()).await;
-        let front = match way.config() {
-            None => None,
-            Some(config) => Some(Front::of(config, &gateway, upstream.address()).await?),
-        };
-        Some(Self { way, gateway, upstream, front, before: (VirtualTokens::ZERO, BTreeMap::new()) })
+        let (mut front, mut layer) = (None, None);
+        match way.config() {
+            None if way == Way::Layer => layer = Some(layered(gateway.gate(), door, upstream.address()).await),
+            None => {}
+            Some(config) => front = Some(Front::of(config, &gateway, upstream.address()).await?),
+        }
+        Some(Self { way, gateway, upstream, front, layered: layer, before: (VirtualTokens::ZERO, BTreeMap::new()) })
     }
 
     /// Where clients connect to.
     pub(crate) fn address(&self) -> SocketAddr {
-        self.front.as_ref().map_or(self.gateway.app.proxy(), Front::address)
+        let front = self.front.as_ref().map(Front::address);
+        front.or(self.layered).unwrap_or(self.gateway.app.proxy())
     }
 
     /// Connects a client.
@@ -139,9 +189,15 @@ impl Stage {
 
     /// Checks what Envoy's own record says of a decision, where there is an Envoy.
     pub(crate) async fn recorded(&self, decision: &str, key: &str, expected: serde_json::Value) {
-        if let Some(front) = &self.front {
-            let record = front.record(decision).await;
-            assert_eq!(record[key], expected, "{record}");
+        let Some(front) = &self.front else { return };
+        let record = front.record(decision).await;
+        match (self.way, key) {
+            // Its details are always these; the reason stands beside them.
+            (Way::Authz, "details") => {
+                let reason = format!("tallygate_{}", record["reason"].as_str().unwrap_or_default());
+                assert_eq!((&record[key], json!(reason)), (&json!("ext_authz_denied"), expected), "{record}");
+            }
+            _ => assert_eq!(record[key], expected, "{record}"),
         }
     }
 
@@ -169,8 +225,8 @@ impl Stage {
     /// One of two, by the door.
     pub(crate) fn either<T>(&self, by_proxy: T, by_envoy: T) -> T {
         match self.way {
-            Way::Proxy => by_proxy,
-            Way::Envoy | Way::BodyFree => by_envoy,
+            Way::Proxy | Way::Layer => by_proxy,
+            Way::Envoy | Way::BodyFree | Way::Authz => by_envoy,
         }
     }
 }
