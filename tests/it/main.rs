@@ -11,6 +11,7 @@ mod decisions;
 mod dialects;
 mod door;
 mod doors;
+mod envoy_check;
 mod estimates;
 mod explain;
 mod gauges;

@@ -7,7 +7,7 @@ use super::Finding;
 use super::source::File;
 
 /// What each room may import besides itself. `*` means everything.
-const MAY_IMPORT: [(&str, &[&str]); 17] = [
+const MAY_IMPORT: [(&str, &[&str]); 18] = [
     ("units", &[]),
     ("yaml", &[]),
     ("policy", &["units", "yaml"]),
@@ -15,6 +15,7 @@ const MAY_IMPORT: [(&str, &[&str]); 17] = [
     ("admission", &["units", "policy", "ledger"]),
     ("costing", &["units", "policy"]),
     ("engines", &["units"]),
+    ("envoy_check", &["units", "yaml"]),
     ("store", &["units", "ledger"]),
     ("sim", &["units", "yaml", "policy", "admission", "ledger", "costing"]),
     ("observe", &["units", "policy", "admission", "ledger"]),
@@ -39,8 +40,20 @@ const APART: [(&str, &str); 4] = [
 ];
 
 const CORE: [&str; 3] = ["admission", "ledger", "costing"];
-const CLOCKLESS: [&str; 11] =
-    ["units", "yaml", "policy", "ledger", "admission", "costing", "engines", "store", "sim", "observe", "settings"];
+const CLOCKLESS: [&str; 12] = [
+    "units",
+    "yaml",
+    "policy",
+    "ledger",
+    "admission",
+    "costing",
+    "engines",
+    "envoy_check",
+    "store",
+    "sim",
+    "observe",
+    "settings",
+];
 
 /// What the core may not name, and why.
 const NOT_IN_CORE: [(&str, &str); 19] = [

@@ -1,0 +1,238 @@
+//! `tallygate envoy-check`: broken configurations get the finding that names their fault, and good ones get none.
+//!
+//! Each `tests/envoy_check/broken/NAME.yaml` is a good configuration with one thing changed, and says what must be found
+//! that is not found in the good one: no less, and no more. Envoy itself takes nearly all of them without a word, which
+//! is why there is this check; where `TALLYGATE_ENVOY` names one, that is shown too.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+
+use tallygate::envoy_check::RULES;
+use tallygate::yaml;
+
+use crate::door::{Front, usual};
+use crate::generated::{expect_file, root};
+
+/// A broken configuration, as a change of a good one.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    base: String,
+    edits: Vec<Edit>,
+    #[serde(default)]
+    policy: Option<String>,
+    #[serde(default)]
+    envoy: Envoy,
+    finds: Vec<Find>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Edit {
+    replace: String,
+    with: String,
+}
+
+/// What Envoy says of it.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+enum Envoy {
+    #[default]
+    Accepts,
+    Refuses,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Find {
+    rule: String,
+    at: String,
+}
+
+fn files(folder: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(root().join(folder)).expect("the folder is there");
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("readable").path()).collect();
+    files.sort();
+    files
+}
+
+fn case(file: &Path) -> Case {
+    let text = fs::read_to_string(file).expect("readable");
+    let loaded = yaml::load(&file.display().to_string(), &text).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    loaded.value
+}
+
+impl Case {
+    fn broken(&self) -> String {
+        let mut text = fs::read_to_string(root().join(&self.base)).expect("the base is there");
+        for Edit { replace, with } in &self.edits {
+            assert_eq!(text.matches(replace).count(), 1, "{} has {replace:?} once", self.base);
+            text = text.replace(replace, with);
+        }
+        text
+    }
+}
+
+/// What is said of a file: whether it is good, and every finding.
+fn check(file: &Path, more: &[&str]) -> (bool, Vec<(String, String, Value)>) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tallygate"));
+    let output = command.arg("envoy-check").arg(file).arg("--json").args(more).output().expect("it runs");
+    let said = String::from_utf8(output.stdout).expect("UTF-8");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let report: Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}{errors}"));
+    let text = |finding: &Value, key: &str| finding[key].as_str().expect("text").to_owned();
+    let findings = report["findings"].as_array().expect("a list").iter();
+    let findings = findings.map(|finding| (text(finding, "rule"), text(finding, "path"), finding.clone())).collect();
+    assert_eq!(report["ok"].as_bool(), Some(output.status.code() == Some(0)), "{said}");
+    (output.status.success(), findings)
+}
+
+#[test]
+fn every_broken_configuration_gets_the_finding_that_names_its_fault() {
+    let cases = files("tests/envoy_check/broken");
+    assert!(cases.len() >= 20);
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut wrong = Vec::new();
+    for file in cases {
+        let case = case(&file);
+        let name = file.file_name().and_then(|name| name.to_str()).expect("UTF-8");
+        let broken = folder.path().join(name);
+        fs::write(&broken, case.broken()).expect("written");
+        let policy = folder.path().join("policy.yaml");
+        fs::write(folder.path().join("keys.yaml"), format!("keys: [{{sha256: \"{:064x}\", tenant: a}}]", 7))
+            .expect("written");
+        let mut more = Vec::new();
+        if let Some(text) = &case.policy {
+            fs::write(&policy, text).expect("written");
+            more.extend(["--policy", policy.to_str().expect("UTF-8")]);
+        }
+        let before: BTreeSet<_> =
+            check(&root().join(&case.base), &more).1.into_iter().map(|(rule, _, _)| rule).collect();
+        let (is_good, findings) = check(&broken, &more);
+        let mut wanted: Vec<(&str, &str)> = case.finds.iter().map(|find| (&*find.rule, &*find.at)).collect();
+        for (rule, path, finding) in &findings {
+            match wanted.iter().position(|(wanted, at)| wanted == rule && path.ends_with(at)) {
+                Some(at) => drop(wanted.remove(at)),
+                None if before.contains(rule) => {}
+                None => wrong.push(format!("{name}: also {rule} at {path}: {}", finding["found"])),
+            }
+        }
+        wrong.extend(wanted.iter().map(|(rule, at)| format!("{name}: no {rule} at ...{at}")));
+        let errors = findings.iter().any(|(_, _, finding)| finding["level"] == "error");
+        assert_eq!(is_good, !errors, "{name}");
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_rule_has_a_configuration_that_breaks_it() {
+    let found: BTreeSet<String> = files("tests/envoy_check/broken")
+        .iter()
+        .flat_map(|file| case(file).finds)
+        .map(|find| find.rule)
+        .chain(["fails-closed".to_owned()])
+        .collect();
+    let rules: BTreeSet<String> = RULES.iter().map(|rule| rule.name.to_owned()).collect();
+    assert_eq!(found, rules);
+}
+
+#[test]
+fn the_good_configurations_have_no_error_and_no_warning() {
+    let good = files("tests/envoy_check/good").into_iter().chain(files("deploy/envoy"));
+    for file in good.filter(|file| file.extension().is_some_and(|extension| extension == "yaml")) {
+        let (is_good, findings) = check(&file, &[]);
+        let bad: Vec<_> = findings.iter().filter(|(_, _, finding)| finding["level"] != "note").collect();
+        assert!(is_good && bad.is_empty(), "{}: {bad:#?}", file.display());
+    }
+}
+
+/// Envoy's own check passes what this one does not: the faults are silent.
+#[test]
+fn envoy_takes_the_broken_configurations_without_a_word() {
+    let Some(envoy) = env::var_os("TALLYGATE_ENVOY") else {
+        println!("SKIPPED: TALLYGATE_ENVOY does not name an Envoy 1.40 binary; tests/run installs one");
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let said = |file: &Path| {
+        let mut command = Command::new(&envoy);
+        command.args(["--mode", "validate", "--log-level", "error", "-c"]).arg(file);
+        let output = command.output().expect("Envoy runs");
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        (if output.status.success() { Envoy::Accepts } else { Envoy::Refuses }, told)
+    };
+    for file in files("tests/envoy_check/good") {
+        let (verdict, told) = said(&file);
+        assert_eq!(verdict, Envoy::Accepts, "{}: {told}", file.display());
+    }
+    for file in files("tests/envoy_check/broken") {
+        let (case, broken) = (case(&file), folder.path().join("broken.yaml"));
+        fs::write(&broken, case.broken()).expect("written");
+        let (verdict, told) = said(&broken);
+        assert_eq!(verdict, case.envoy, "{}: {told}", file.display());
+    }
+}
+
+/// What a running Envoy says of itself is judged as its file is.
+#[tokio::test]
+async fn a_dump_of_a_running_envoy_is_judged_as_its_file() {
+    let (gateway, upstream) = usual().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let edits: [(&str, &str, &[&str]); 3] = [
+        ("", "", &["fails-closed"]),
+        ("message_timeout: 3600s\n                      max_", "max_", &["message-timeout", "fails-closed"]),
+        ("timeout: 0s\n                http", "timeout: 9s\n                http", &["route-timeout", "fails-closed"]),
+    ];
+    for (from, to, wanted) in edits {
+        let edit = |config: String| {
+            assert!(config.contains(from));
+            config.replace(from, to)
+        };
+        let Some(front) = Front::edited(&gateway, upstream.address(), edit).await else { return };
+        let dump = front.config_dump().await;
+        let file = folder.path().join("dump.json");
+        fs::write(&file, dump).expect("written");
+        let (_, findings) = check(&file, &[]);
+        let rules: Vec<&str> = findings.iter().map(|(rule, _, _)| rule.as_str()).collect();
+        assert_eq!(rules, wanted, "{findings:#?}");
+    }
+}
+
+#[test]
+fn what_is_no_configuration_is_told_with_its_place() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (text, told) in [
+        ("version: 1", "a.yaml:1:1: is no configuration of Envoy: it has neither `static_resources`"),
+        ("static_resources: {listeners: [", "a.yaml:1:32: "),
+        ("static_resources: {}\nstatic_resources: {}", "a.yaml:2:1: static_resources: is given twice"),
+    ] {
+        fs::write(folder.path().join("a.yaml"), text).expect("written");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tallygate"));
+        let output = command.args(["envoy-check", "a.yaml"]).current_dir(folder.path()).output().expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1));
+        assert!(said.starts_with(told), "{said}");
+    }
+}
+
+/// The page lists what the program says.
+#[test]
+fn the_page_of_findings_is_fresh() {
+    let file = root().join("docs/envoy-check.md");
+    let page = fs::read_to_string(&file).expect("the page is there");
+    let (before, rest) = page.split_once("<!-- findings -->\n").expect("the page has the mark");
+    let (_, after) = rest.split_once("<!-- end -->\n").expect("the page has the second mark");
+    let mut table =
+        String::from("<!-- findings -->\n\n| finding | level | what goes wrong | fix |\n|---|---|---|---|\n");
+    for rule in RULES {
+        let cell = |text: &str| text.replace('|', "\\|");
+        table += &format!("| `{}` | {} | {} | {} |\n", rule.name, rule.level, cell(rule.harm), cell(rule.fix));
+    }
+    expect_file(&file, &format!("{before}{table}\n<!-- end -->\n{after}"));
+}
