@@ -8,6 +8,7 @@ mod admin;
 mod autoscaling;
 mod check;
 mod decisions;
+mod deploy;
 mod dialects;
 mod door;
 mod doors;
