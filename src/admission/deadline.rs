@@ -5,14 +5,11 @@
 //! while the class had a backlog (so that it includes what higher classes take),
 //!
 //! ```text
-//! own   = min(work queued by the tenant, work queued by the session × eligible sessions)
-//! ahead = min(work queued in the class, own × Σ weights of eligible tenants ÷ own weight)
-//! wait  = 9/8 · ahead ÷ R
+//! wait = 9/8 · ahead ÷ R
 //! ```
 //!
-//! work in virtual tokens, weights and counts including the newcomer's; an eighth more than the estimate, since who is let
-//! in and expires has waited for nothing. The fair order serves at most that much
-//! before it; the minimum matters when the others have little queued. *Bound:* an estimate, not a promise; the
+//! with the work [`ahead`](super::ahead) of it in virtual tokens; an eighth more than the estimate, since who is let in
+//! and expires has waited for nothing. *Bound:* an estimate, not a promise; the
 //! deadline itself is kept exactly, by expiry. *At start and at idle* the rate is unknown and refuses nobody: it
 //! needs, within the last half minute, two seconds of backlog and ten dispatches, or on a slow engine ten seconds
 //! and three. *At overload* it refuses early
@@ -128,41 +125,9 @@ pub(super) fn time_at(per_second: VirtualTokens, work: VirtualTokens) -> Span {
     Span::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
-/// The work the fair order may serve before a newcomer.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ahead {
-    pub(super) in_class: VirtualTokens,
-    pub(super) of_tenant: VirtualTokens,
-    pub(super) of_session: VirtualTokens,
-    /// Eligible sessions of the tenant, the newcomer's included.
-    pub(super) sessions: u64,
-    /// Summed weight of the class's eligible tenants, the newcomer's included, in thousandths.
-    pub(super) weights: u64,
-    /// The newcomer's weight, in thousandths.
-    pub(super) weight: u64,
-}
-
-impl Ahead {
-    /// `ahead` of the module's formula.
-    pub(super) fn work(&self) -> VirtualTokens {
-        self.of_class(self.own())
-    }
-
-    /// What is served in the class while the tenant is served this much.
-    pub(super) fn of_class(&self, own: VirtualTokens) -> VirtualTokens {
-        let scaled = own.as_micros().saturating_mul(i128::from(self.weights)) / i128::from(self.weight.max(1));
-        VirtualTokens::from_micros(scaled).min(self.in_class)
-    }
-
-    fn own(&self) -> VirtualTokens {
-        let sessions = self.of_session.as_micros().saturating_mul(i128::from(self.sessions));
-        VirtualTokens::from_micros(sessions).min(self.of_tenant)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Ahead, DrainRate, Instant, Span, VirtualTokens};
+    use super::{DrainRate, Instant, Span, VirtualTokens};
 
     fn at(secs: f64) -> Instant {
         Instant::from_secs_f64(secs)
@@ -204,21 +169,5 @@ mod tests {
         }
         assert_eq!(rate.per_second(at(4.0)), Some(VirtualTokens::whole(500)));
         assert_eq!(rate.per_second(at(8.0)), Some(VirtualTokens::whole(250)));
-    }
-
-    #[test]
-    fn ahead_is_the_least_of_what_could_be_served_first() {
-        let vt = VirtualTokens::whole;
-        let ahead = Ahead {
-            in_class: vt(1_000),
-            of_tenant: vt(90),
-            of_session: vt(10),
-            sessions: 3,
-            weights: 4_000,
-            weight: 1_000,
-        };
-        assert_eq!(ahead.work(), vt(120));
-        assert_eq!(Ahead { in_class: vt(100), ..ahead }.work(), vt(100));
-        assert_eq!(Ahead { of_session: vt(90), ..ahead }.work(), vt(360));
     }
 }

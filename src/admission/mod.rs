@@ -37,6 +37,7 @@
 //! | `flight`, `settle` | what a request is charged, held and settled for |
 //! | `tree`, `engine` | the bookkeeping, and the machine itself |
 
+mod ahead;
 mod breaker;
 mod budget;
 mod circuit;

@@ -293,7 +293,7 @@ impl Question<'_> {
         let [_, tenant] = self.own_levels();
         let own = tenant.level.queued.plus(tenant.level.kept).in_unit(unit).saturating_add(asked);
         let ahead = self.pool.ahead(self.request, &self.promised);
-        let beyond = u128::from(own) * u128::from(ahead.weights) > u128::from(cap) * u128::from(ahead.weight);
+        let beyond = u128::from(own) * u128::from(ahead.weights()) > u128::from(cap) * u128::from(ahead.weight());
         beyond.then_some(reason)
     }
 
@@ -333,8 +333,8 @@ impl Question<'_> {
         let predicted = if held > Span::ZERO { Some(by_queue.unwrap_or(Span::ZERO).max(held)) } else { by_queue };
         WaitFound {
             ahead: work,
-            weight: ahead.weight,
-            weights: ahead.weights,
+            weight: ahead.weight(),
+            weights: ahead.weights(),
             rate,
             held,
             predicted: if takes_at_once { Some(Span::ZERO) } else { self.not_before_pause(predicted) },

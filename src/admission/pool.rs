@@ -11,10 +11,11 @@ use crate::policy::Policy;
 use crate::policy::model;
 use crate::units::{Agent, Bytes, ClassIndex, Instant, Limit, PoolIndex, SessionId, Share, Tokens, VirtualTokens};
 
+use super::ahead::{Ahead, Others};
 use super::breaker::Breaker;
 use super::circuit::Passage;
 use super::class::is_below_ceiling;
-use super::deadline::{Ahead, DrainRate};
+use super::deadline::DrainRate;
 use super::flight::{Flight, Speed};
 use super::gauges::Instruments;
 use super::own::Own;
@@ -237,7 +238,7 @@ impl Pool {
     }
 
     /// The work that may be served before a newcomer, and what is kept for others of its own tenant.
-    pub(super) fn ahead(&self, request: &Request, promised: &Promised) -> Ahead {
+    pub(super) fn ahead(&self, request: &Request, promised: &Promised) -> Ahead<'_> {
         let mut ahead = self.queued_ahead(request);
         ahead.in_class += promised.in_class.work;
         ahead.of_tenant += promised.of_tenant.work;
@@ -245,25 +246,25 @@ impl Pool {
         ahead
     }
 
-    fn queued_ahead(&self, request: &Request) -> Ahead {
-        let Subject { class, tenant, session, .. } = &request.subject;
-        let weight = u64::from(request.weight.thousandths());
-        let class_node = &self.tree.classes[class.index()];
+    fn queued_ahead(&self, request: &Request) -> Ahead<'_> {
+        let Subject { class, tenant: name, session, .. } = &request.subject;
+        let class = &self.tree.classes[class.index()];
+        let own = self.tree.find_tenant(request.subject.class, name);
+        let member = own.map(|own| &self.tree.tenants[own].member);
+        let counter = class.contest.standing(member, name.as_str(), u64::MAX).counter;
+        let others = Others { tree: &self.tree, class, own, counter, weight: request.weight };
         let mut ahead = Ahead {
-            in_class: class_node.queued_cost,
+            in_class: class.queued_cost,
             of_tenant: VirtualTokens::ZERO,
             of_session: VirtualTokens::ZERO,
             sessions: 1,
-            weights: class_node.contest.eligible_weight().saturating_add(weight),
-            weight,
+            half: VirtualTokens::from_micros(request.price.cost(&request.expected).as_micros() / 2),
+            others,
         };
-        let Some(tenant) = self.tree.find_tenant(*class, tenant) else { return ahead };
+        let Some(tenant) = own else { return ahead };
         let node = &self.tree.tenants[tenant];
         ahead.of_tenant = node.queued_cost;
         ahead.sessions = (node.contest.eligible_count() as u64).saturating_add(1);
-        if node.member.is_eligible() {
-            ahead.weights -= u64::from(node.member.weight().thousandths());
-        }
         if let Some(session) = self.tree.find_session(tenant, session.as_ref()) {
             let session = &self.tree.sessions[session];
             ahead.of_session = session.ahead_of(request.agent);

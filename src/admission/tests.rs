@@ -1,6 +1,7 @@
 //! The machine as a whole, driven by hand.
 
 mod agents;
+mod ahead;
 mod audit;
 mod breaker;
 mod ceiling;

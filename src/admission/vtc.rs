@@ -39,6 +39,9 @@ use crate::units::{VirtualTokens, Weight};
 
 use super::debt::Debts;
 
+/// How many of those that go first are looked at one by one to tell how much is served before another.
+pub(super) const MOST_LOOKED_AT: usize = 64;
+
 /// A principal's place in its slab.
 pub(super) type Node = usize;
 
@@ -129,6 +132,11 @@ impl Contest {
         Member { node, v, floor: v, weight, since: 0, seat: None, resting: false }
     }
 
+    /// Whether the counters are service received, and so say how much is served before whose turn.
+    pub(super) fn counts_service(&self) -> bool {
+        matches!(self.algorithm, Algorithm::Vtc | Algorithm::LeastCounter)
+    }
+
     /// Whose turn it is.
     pub(super) fn first(&self) -> Option<Node> {
         self.eligible.first().map(|seat| seat.node)
@@ -169,6 +177,29 @@ impl Contest {
             eligible: self.eligible.len(),
             first: others.is_none_or(|other| (key, since) < (other.key, other.since)),
         }
+    }
+
+    /// What the eligible but one are given before their counters reach this, as the fair order has it: each what its own is
+    /// short of it, by its weight. Beyond the [`MOST_LOOKED_AT`] that go first, the rest count as if they were as far
+    /// behind as the last of these, which is never too little.
+    pub(super) fn given_before(
+        &self,
+        but: Option<Node>,
+        counter: VirtualTokens,
+        weight_of: impl Fn(Node) -> Weight,
+    ) -> VirtualTokens {
+        let (mut given, mut rest, mut last) = (VirtualTokens::ZERO, self.eligible_weight, counter);
+        for seat in self.eligible.iter().take(MOST_LOOKED_AT) {
+            if seat.key >= counter {
+                return given;
+            }
+            let thousandths = u64::from(weight_of(seat.node).thousandths());
+            (rest, last) = (rest - thousandths, seat.key);
+            if Some(seat.node) != but {
+                given += (counter - seat.key).times_thousandths(thousandths);
+            }
+        }
+        given + (counter - last).times_thousandths(rest)
     }
 
     /// Brings a member's place up to date: `head` is the arrival number of its first request if it is

@@ -58,6 +58,12 @@ impl VirtualTokens {
         Self(self.0.saturating_mul(1_000).div_euclid(i128::from(weight.thousandths())))
     }
 
+    /// This much for each unit of a summed weight, which is given in thousandths; the inverse of [`over`](Self::over).
+    #[must_use]
+    pub fn times_thousandths(self, thousandths: u64) -> Self {
+        Self(self.0.saturating_mul(i128::from(thousandths)) / 1_000)
+    }
+
     /// Whether this is more than nothing.
     #[must_use]
     pub const fn is_positive(self) -> bool {

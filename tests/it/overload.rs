@@ -30,6 +30,8 @@ const GIVES_UP_S: f64 = 30.0;
 /// something waiting it is a request or two; a little above the capacity whoever asks for few and large requests has
 /// nothing waiting now and then, and the lift of the fair order keeps no credit for him.
 const MOST_BELOW: [(f64, f64); 2] = [(2.0, 0.35), (f64::INFINITY, 0.15)];
+/// With answers of known length, at ten times the capacity: by no more than the largest request.
+const MOST_BELOW_KNOWN: f64 = 1.0;
 /// Left out at the start, while queues fill and the predictor learns.
 const WARM_UP_S: f64 = 60.0;
 
@@ -93,9 +95,11 @@ struct Outcomes {
     light_good: f64,
 }
 
+#[derive(Clone)]
 struct Bench {
     seconds: f64,
     engine: EngineSpec,
+    guess: Guess,
     /// How much longer than usual answers are.
     longer: f64,
 }
@@ -115,7 +119,7 @@ impl Bench {
             policy: Arc::clone(policy),
             engine: self.engine.clone(),
             place: Place::Gateway,
-            guess: Guess::Learned,
+            guess: self.guess,
             seed: 1,
             keep: Keep::Records,
         };
@@ -227,7 +231,7 @@ const SWEEP: [f64; 8] = [0.8, 1.0, 1.1, 1.2, 1.3, 1.4, 1.6, 2.0];
 fn goodput_stays_at_its_peak_whatever_is_offered() {
     let full = std::env::var_os("TALLYGATE_FULL").is_some();
     let seconds = if full { 3_060.0 } else { 1_060.0 };
-    let usual = Bench { seconds, engine: EngineSpec::default(), longer: 1.0 };
+    let usual = Bench { seconds, engine: EngineSpec::default(), guess: Guess::Learned, longer: 1.0 };
     let unit = usual.run(&core(), 1.0).offered_per_s;
     // A rate is set up by what the core can do, which is the only capacity known before the baselines are.
     let planned = usual.sweep(&core());
@@ -236,6 +240,20 @@ fn goodput_stays_at_its_peak_whatever_is_offered() {
     let longer = Bench { longer: 1.8, ..usual };
     failures.extend(longer.compare("answers 1.8 times as long, the settings as before", planned, unit));
     assert!(failures.is_empty(), "{failures:#?}");
+}
+
+/// What is left of shares missed is what the predictions of lengths are off by, and one request: with true lengths,
+/// nobody who is refused for the queue is below its share of any minute by more than the largest request.
+#[test]
+fn with_known_lengths_nobody_is_refused_below_its_share_by_more_than_a_request() {
+    for longer in [1.0, 1.8] {
+        let known = Bench { seconds: 1_060.0, engine: EngineSpec::default(), guess: Guess::Scaled(1.0), longer };
+        let wrong = known.run(&core(), 10.0).wrong;
+        let largest = ratio(usize::try_from(wrong.largest.get()).expect("small"), 1.0);
+        println!("answers {longer} times as long: {:.0} below, the largest request is {largest:.0}", wrong.short);
+        assert!(wrong.windows > 100, "only {} windows have a refusal for the queue", wrong.windows);
+        assert!(wrong.short <= MOST_BELOW_KNOWN * largest, "{wrong:?}");
+    }
 }
 
 impl Bench {
@@ -359,7 +377,7 @@ impl Storm {
 
 #[test]
 fn a_retry_storm_is_spread_and_let_in_and_costs_no_goodput() {
-    let bench = Bench { seconds: 600.0, engine: EngineSpec::default(), longer: 1.0 };
+    let bench = Bench { seconds: 600.0, engine: EngineSpec::default(), guess: Guess::Learned, longer: 1.0 };
     let Way::Core(policy) = core() else { panic!("the core is the core") };
     let only_chat = |load: f64| {
         let mut chat = clients(load, 1.0, bench.seconds);
@@ -416,7 +434,7 @@ fn behind_a_tier(residual: f64, gone: (f64, f64), seconds: f64) -> Vec<Client> {
 
 #[test]
 fn a_tier_that_disappears_takes_no_goodput_with_it() {
-    let bench = Bench { seconds: 660.0, engine: EngineSpec::default(), longer: 1.0 };
+    let bench = Bench { seconds: 660.0, engine: EngineSpec::default(), guess: Guess::Learned, longer: 1.0 };
     let capacity = bench.sweep(&core());
     let unit = bench.run(&core(), 1.0).offered_per_s;
     let gone = (180.0, 480.0);

@@ -162,17 +162,17 @@ fn the_wait_and_whose_deadline_it_is_are_told() {
     assert_eq!(explained.patience, Until::Client(world.now + Span::from_secs(5)));
     assert_eq!(explain(&world, &of("b")).patience, Until::Class(world.now + Span::from_secs(60)));
     let wait = explained.wait.found;
-    assert_eq!(wait.ahead, vt(8 * 300), "what b has waiting");
+    assert_eq!(wait.ahead, vt(8 * 300 + 150), "what b has waiting, and half of itself");
     let rate = wait.rate.expect("known after twelve").as_f64();
     assert!((rate - 500.0).abs() < 1.0, "a request of 300 every 0.6 s: {rate}");
     let predicted = wait.predicted.expect("known").as_secs_f64();
-    assert!((predicted - 2400.0 / rate * 9.0 / 8.0).abs() < 0.001, "{predicted}");
+    assert!((predicted - 2550.0 / rate * 9.0 / 8.0).abs() < 0.001, "{predicted}");
     assert_eq!(wait.allowed, Limit::AtMost(Span::from_secs(5)));
     assert_eq!((explained.window.requests, explained.window.fits), (1, false));
     assert!(explained.turn.next, "within a session the earlier deadline goes first");
     assert!(!explain(&world, &of("b")).turn.next && explained.turn.tenant.eligible == 1);
     let newcomer = explain(&world, &of("c"));
-    assert_eq!((newcomer.wait.found.ahead, newcomer.wait.found.predicted), (vt(0), Some(Span::ZERO)));
+    assert_eq!(newcomer.wait.found.ahead, vt(150), "half of itself");
     assert!(!newcomer.turn.next, "equal counters, and b has waited longer");
     assert_eq!(newcomer.turn.tenant.counter, newcomer.turn.tenant.level);
 }
