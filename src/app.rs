@@ -3,10 +3,7 @@
 //! Builds one gateway from its settings and takes it down again. The order matters: everything that can be wrong is
 //! found before anything listens; on the way down newcomers are refused first, and what runs is cut off last.
 
-use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow};
 use tokio::net::TcpListener;
@@ -15,10 +12,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::costing::Encoding;
 use crate::demo::{self, Demo};
-use crate::observe::{Decisions, Keep, Metrics};
+use crate::observe::Keep;
 use crate::policy::{self, Policy, Written};
 use crate::settings::{LedgerKind, Remember, Settings};
-use crate::shell::{self, Gate};
+use crate::shell::{self, Gate, seed};
 use crate::sim::EngineSpec;
 use crate::store::FileStore;
 use crate::units::Span;
@@ -74,10 +71,8 @@ impl App {
     /// open to others.
     pub async fn start(settings: Settings) -> anyhow::Result<Self> {
         let (policy, written) = load_policy(&settings)?;
-        let policy = Arc::new(policy);
         // Loading a tokenizer takes a moment, and the first client should not pay for it.
         let warming = tokio::task::spawn_blocking(|| Encoding::O200k.warm());
-        let metrics = Metrics::new(policy.clone()).context("setting up metrics")?;
         let store = open_ledger(settings.ledger.clone()).await?;
         let proxy_listener = listen(settings.proxy, "proxy").await?;
         let grpc_listener = listen(settings.grpc, "gRPC server").await?;
@@ -95,12 +90,11 @@ impl App {
         let upstreams = upstreams.map(|(pool, uri)| (pool.name.to_string(), uri.to_string())).collect();
 
         let Remember { most, bytes } = settings.decisions;
-        let decisions = Decisions::new(Keep { most, bytes });
+        let building = Gate::builder(policy).remembering(Keep { most, bytes });
         let gate = match store {
-            None => Gate::start(policy, metrics, decisions, seed(), epoch()),
-            Some(store) => Gate::start_keeping(policy, metrics, decisions, (seed(), epoch()), Box::new(store))?,
+            None => building.start()?,
+            Some(store) => building.keeping(Box::new(store)).start()?,
         };
-        gate.watch_engines(seed()).map_err(|error| anyhow!(error))?;
         let token = settings.admin_token.as_ref().map(|secret| Token::new(secret.reveal().trim()));
         let about = About {
             policy: InForce { path: settings.policy.clone(), written, loaded_at: gate.clock().now() },
@@ -235,15 +229,4 @@ async fn start_demo(settings: &Settings) -> anyhow::Result<Option<Demo>> {
 
 async fn listen(address: SocketAddr, what: &str) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| format!("the {what} cannot listen on {address}"))
-}
-
-/// A number nobody can foresee: what a map's hasher is seeded with.
-fn seed() -> u64 {
-    RandomState::new().hash_one(())
-}
-
-/// Distinguishes this start of the process from others: the second it happened in.
-fn epoch() -> u32 {
-    let secs = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    u32::try_from(secs & u64::from(u32::MAX)).unwrap_or_default()
 }

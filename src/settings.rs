@@ -70,6 +70,18 @@ pub struct Door {
     pub idle_most: Span,
     /// The key the proxy shows to the upstream in place of the client's. Envoy shows its own.
     pub upstream_key: Option<http::HeaderValue>,
+    /// What an endpoint picker behind Envoy is told.
+    pub picker: Picker,
+}
+
+/// What an endpoint picker behind Envoy is told of a request, in the headers of the Gateway API Inference Extension.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Picker {
+    /// What the client says.
+    #[default]
+    Untold,
+    /// The verified tenant as its fairness id and the class it competes in as its objective, whatever the client says.
+    Told,
 }
 
 impl Default for Door {
@@ -81,6 +93,7 @@ impl Default for Door {
             begin_within: Span::from_secs(600),
             idle_most: Span::from_secs(300),
             upstream_key: None,
+            picker: Picker::Untold,
         }
     }
 }

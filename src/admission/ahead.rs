@@ -10,12 +10,12 @@
 //! ```
 //!
 //! of the eligible, counts including the newcomer's, `v` as it would be lifted. Half of the newcomer's own cost, since room
-//! for it must come free too, of which half is free on average. A tenant that received less than its share
-//! has a counter below the others', and so less before it than one that received more: the same queue refuses the
-//! one that is above its share first. Were every tenant taken to stand at the same counter, the one that is behind would
-//! be refused for a wait that it would not have had. Where the order keeps no counter of service (first come, first
-//! served, and round robin), the others are given `own · Σ w_j ÷ w`. *Bound:* an estimate: what arrives later and goes before is not in
-//! it. One look costs at most [`MOST_LOOKED_AT`](super::vtc::MOST_LOOKED_AT) steps.
+//! for it must come free too, of which half is free on average. A tenant that received less than its share has a counter
+//! below the others', and so less before it than one that received more: the same queue refuses the one above its share
+//! first. Were every tenant taken to stand at the same counter, the one behind would be refused for a wait that it would
+//! not have had. Where the order keeps no counter of service (first come, first served, and round robin), the others are
+//! given `own · Σ w_j ÷ w`. *Bound:* an estimate: what arrives later and goes before is not in it. One look costs at most
+//! [`MOST_LOOKED_AT`](super::vtc::MOST_LOOKED_AT) steps.
 
 use crate::units::{VirtualTokens, Weight};
 

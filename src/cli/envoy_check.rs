@@ -1,5 +1,6 @@
 //! `tallygate envoy-check`: will this Envoy let Tallygate do its work, and if not, what will go wrong and where.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -69,11 +70,14 @@ impl EnvoyCheck {
         if self.json {
             writeln!(out, "{:#}", to_json(&name, &report))?;
         } else {
+            // What a rule is about is told once, however many routes break it.
+            let mut told = BTreeSet::new();
             for finding in &report {
-                writeln!(out, "{finding}")?;
-            }
-            if report.unlisted() > 0 {
-                writeln!(out, "... and {} more", report.unlisted())?;
+                if told.insert(finding.rule.name) {
+                    writeln!(out, "{finding}")?;
+                } else {
+                    writeln!(out, "{}", finding.headline())?;
+                }
             }
             writeln!(out, "{}", summary(&name, &report))?;
         }
@@ -144,8 +148,9 @@ fn summary(name: &str, report: &Report) -> String {
         let many = if count == 1 { "" } else { "s" };
         format!("{count} {level}{many}")
     });
+    let more = if report.unlisted() > 0 { format!(", and {} more", report.unlisted()) } else { String::new() };
     let word = if report.is_good() { "ok" } else { "will go wrong" };
-    format!("{name}: {word}: {}", counted.join(", "))
+    format!("{name}: {word}: {}{more}", counted.join(", "))
 }
 
 fn to_json(name: &str, report: &Report) -> Value {

@@ -10,7 +10,7 @@ use clap::Args;
 
 use crate::app::App;
 use crate::cli::Outcome;
-use crate::settings::{ADMIN_TOKEN, Door, LedgerKind, Remember, Secret, Settings, UPSTREAM_KEY};
+use crate::settings::{ADMIN_TOKEN, Door, LedgerKind, Picker, Remember, Secret, Settings, UPSTREAM_KEY};
 use crate::shell;
 use crate::units::{Bytes, Span};
 
@@ -41,6 +41,10 @@ pub(super) struct Serve {
     /// Bring a simulated engine as the upstream.
     #[arg(long)]
     demo: bool,
+    /// Tell an endpoint picker behind Envoy the verified tenant (x-llm-d-inference-fairness-id) and the class
+    /// (x-llm-d-inference-objective) of each request, in place of what clients send.
+    #[arg(long)]
+    tell_picker: bool,
     /// How long the upstream may take to begin its answer.
     #[arg(long, value_name = "SPAN", default_value = "10m", value_parser = humantime::parse_duration)]
     first_byte_timeout: Duration,
@@ -87,6 +91,7 @@ impl Serve {
             begin_within: Span::from(self.first_byte_timeout),
             idle_most: Span::from(self.idle_timeout),
             upstream_key,
+            picker: if self.tell_picker { Picker::Told } else { Picker::Untold },
             ..Door::default()
         };
         Ok(Settings {

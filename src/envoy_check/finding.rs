@@ -47,14 +47,21 @@ pub struct Finding {
     pub found: String,
 }
 
+impl Finding {
+    /// Where it is and what is there, in one line, as editors turn into a link.
+    #[must_use]
+    pub fn headline(&self) -> String {
+        let Position { line, column } = self.position;
+        let Rule { name, level, .. } = self.rule;
+        let at = if self.path.is_empty() { String::new() } else { format!("{}: ", self.path) };
+        format!("{}:{line}:{column}: {level}: {at}{} [{name}]", self.file, self.found)
+    }
+}
+
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Position { line, column } = self.position;
-        let Rule { name, level, harm, fix } = self.rule;
-        let at = if self.path.is_empty() { String::new() } else { format!("{}: ", self.path) };
-        writeln!(f, "{}:{line}:{column}: {level}: {at}{} [{name}]", self.file, self.found)?;
-        writeln!(f, "    what goes wrong: {harm}")?;
-        write!(f, "    fix: {fix}")
+        let Rule { harm, fix, .. } = self.rule;
+        write!(f, "{}\n    what goes wrong: {harm}\n    fix: {fix}", self.headline())
     }
 }
 

@@ -19,6 +19,7 @@ use crate::units::{ClassIndex, PoolIndex, Span, TenantId, Tokens, Usage};
 
 use super::breakers::{BreakerGauge, Breakers};
 use super::signals::SignalGauges;
+use super::sources::{Source, Sources};
 
 /// Seconds; from what nobody notices to the longest waits of a batch class.
 const WAIT_BUCKETS: &[f64] =
@@ -57,6 +58,7 @@ struct Inner {
     prediction: GaugeVec,
     input_estimate: GaugeVec,
     signals: SignalGauges,
+    sources: Sources,
 }
 
 /// What is told of what is in flight in the pools, and of their windows.
@@ -294,6 +296,7 @@ impl Metrics {
             input_estimate: maker
                 .error("tallygate_input_error_tokens", "Error of the input expected, and of the bare count of it.")?,
             signals: SignalGauges::new(&maker)?,
+            sources: Sources::new(&maker)?,
             tenants: Mutex::new(HashSet::new()),
             policy,
             registry: maker.0,
@@ -370,6 +373,16 @@ impl Metrics {
     pub fn engine_read(&self, pool: PoolIndex, read: bool) {
         let result = if read { "read" } else { "failed" };
         self.inner.signals.reads.with_label_values(&[self.inner.pool(pool), result]).inc();
+    }
+
+    /// Counts from where it is known what a request asks for.
+    pub fn quoted_from(&self, source: Source) {
+        self.inner.sources.quoted(source);
+    }
+
+    /// Counts from where it is known what an answer used.
+    pub fn used_from(&self, source: Source) {
+        self.inner.sources.used(source);
     }
 
     /// Counts a request whose upstream reported a usage that cannot be.

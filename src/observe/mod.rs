@@ -9,10 +9,12 @@ pub mod decisions;
 mod log;
 mod metrics;
 mod signals;
+mod sources;
 mod totals;
 
 pub use breakers::BreakerGauge;
 pub use decisions::{Decisions, Keep};
 pub use log::Journal;
 pub use metrics::{Gauges, Metrics, PoolGauge, QueueGauge};
+pub use sources::Source;
 pub use totals::{Total, Totals};

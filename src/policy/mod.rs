@@ -14,9 +14,10 @@ use schemars::Schema;
 use schemars::transform::{RecursiveTransform, Transform};
 use serde_json::Value;
 
+pub use crate::yaml::Mistakes;
 pub use keys::KeysText;
 pub use model::Policy;
-pub use parse::{Written, load, load_written, parse};
+pub use parse::{Written, load, load_written, parse, parse_alone};
 pub use pattern::Pattern;
 
 /// The JSON Schema of a policy file, from which its manual is made.

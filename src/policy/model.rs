@@ -168,6 +168,8 @@ pub enum Listener {
     Proxy,
     /// The gRPC server's, which Envoy asks.
     Grpc,
+    /// None of ours: the layer inside somebody's own server.
+    Layer,
 }
 
 /// What tokens cost.

@@ -25,6 +25,21 @@ pub struct Ask {
     pub selection: Selection,
     /// How long its client waits.
     pub patience: Patience,
+    /// What will be seen of its answer before it ends.
+    pub sight: Sight,
+}
+
+/// What a door sees of an answer on its way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sight {
+    /// Every part as it comes.
+    #[default]
+    Passing,
+    /// Only its end, of an answer whose most is known. To the core, which learns from when answers begin, it comes in
+    /// one piece.
+    End,
+    /// Only its end, and it is not known how many answers were asked for, each of which may come to the cap.
+    EndOfSome,
 }
 
 impl Ask {

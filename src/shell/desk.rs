@@ -15,7 +15,7 @@ use crate::observe::{Metrics, Totals};
 use crate::policy::Policy;
 use crate::units::{Instant, Limit, PoolIndex, RequestId, Span, TicketId, Tokens, Usage};
 
-use super::ask::{Ask, Quoted, counting};
+use super::ask::{Ask, Quoted, Sight, counting};
 use super::keep::Uncovered;
 use super::pace::Pace;
 use super::permit::Permit;
@@ -135,11 +135,13 @@ impl Desk {
             price: quote.price,
             tariff: selection.tariff,
             expected: quote.expected,
-            output_cap: quote.output_cap,
+            // The cap is for each answer: where their number is not known it bounds what is expected, and not what may
+            // be reported.
+            output_cap: if ask.sight == Sight::EndOfSome { Limit::Unlimited } else { quote.output_cap },
             choices: quote.basis.key.choices,
             bytes: call.bytes,
             deadline: self.deadline(ask, quote.expected.output()),
-            streamed: call.streamed,
+            streamed: call.streamed && ask.sight == Sight::Passing,
         };
         (request, quote.basis)
     }

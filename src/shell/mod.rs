@@ -5,6 +5,7 @@
 //! lock, never the network; the lock is never held across an await.
 
 mod ask;
+mod build;
 mod clock;
 mod desk;
 mod gate;
@@ -14,7 +15,8 @@ mod permit;
 mod shutdown;
 mod watch;
 
-pub use ask::{Ask, Patience, Quoted};
+pub use ask::{Ask, Patience, Quoted, Sight};
+pub use build::{GateBuilder, GateError, seed};
 pub use clock::Clock;
 pub use gate::{Broken, Denied, Gate, Seen, WeakGate};
 pub use permit::Permit;

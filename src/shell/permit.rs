@@ -5,6 +5,7 @@
 //! far. One that was dropped before anything was sent upstream costs nothing, since nothing was produced.
 
 use crate::admission::{Ending, Left, Outcome, Reported, Ticket};
+use crate::observe::Source;
 use crate::policy::model::Orca;
 use crate::units::{PoolIndex, Span, Tokens, Usage, VirtualTokens};
 
@@ -105,6 +106,11 @@ impl Permit {
     #[must_use]
     pub fn counted(&self, visible: Tokens, reasoning: Tokens) -> Reported {
         Reported::Counted(Usage { reasoning_output: reasoning, ..self.expected.with_output(visible) })
+    }
+
+    /// From where it is known what the request used.
+    pub fn used_from(&self, source: Source) {
+        self.gate.metrics().used_from(source);
     }
 
     /// The upstream reported a usage that cannot be.

@@ -25,7 +25,7 @@ use http::{Response, StatusCode};
 use crate::admission::{Reason, Refusal, Retry};
 use crate::units::{Bytes, DecisionId, Instant, Span};
 
-use super::dialect::{ErrorBody, Voice};
+use super::dialect::{ErrorBody, Voice, grpc};
 
 /// The id of the decision, on every answer.
 pub const DECISION: HeaderName = HeaderName::from_static("x-tallygate-decision");
@@ -120,7 +120,9 @@ impl Refused {
         }
     }
 
-    fn status(&self, voice: Voice) -> StatusCode {
+    /// The status it is answered with. Callers that speak gRPC are told it in gRPC's own way.
+    #[must_use]
+    pub fn status(&self, voice: Voice) -> StatusCode {
         match self {
             Self::ByCore(refusal) => match refusal.reason {
                 Reason::QueueFull { .. }
@@ -213,6 +215,10 @@ impl Refused {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         wait.write(headers);
+        if voice == Voice::Grpc {
+            *response.status_mut() = StatusCode::OK;
+            grpc::fail(response.headers_mut(), status, &message);
+        }
         response
     }
 }

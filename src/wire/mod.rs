@@ -21,5 +21,6 @@ mod lives;
 pub mod paths;
 pub mod proxy;
 pub mod server;
+pub mod tower;
 
 pub use crate::costing::Call;

@@ -14,6 +14,7 @@ mod door;
 mod doors;
 mod envoy_check;
 mod estimates;
+mod examples;
 mod explain;
 mod gauges;
 mod generated;

@@ -29,7 +29,7 @@ const GIVES_UP_S: f64 = 30.0;
 /// How far below its share of any minute a tenant may be that is refused for the queue. Where everybody always has
 /// something waiting it is a request or two; a little above the capacity whoever asks for few and large requests has
 /// nothing waiting now and then, and the lift of the fair order keeps no credit for him.
-const MOST_BELOW: [(f64, f64); 2] = [(2.0, 0.35), (f64::INFINITY, 0.15)];
+const MOST_BELOW: [(f64, f64); 2] = [(2.0, 0.4), (f64::INFINITY, 0.15)];
 /// With answers of known length, at ten times the capacity: by no more than the largest request.
 const MOST_BELOW_KNOWN: f64 = 1.0;
 /// Left out at the start, while queues fill and the predictor learns.

@@ -25,7 +25,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
 use tonic::codegen::tokio_stream::{Stream, StreamExt};
 
-use crate::door::{Front, Gateway, Setup, Upstream, Way};
+use crate::door::{Config, Front, Gateway, Setup, Upstream, Way, layered};
 
 /// One request at a time, and no queue: a second request is refused at once.
 const ONE_AT_A_TIME: &str = "pools: [{name: chat, models: ['demo'], window: {requests: 1}, queue: {requests: 0}}]";
@@ -55,10 +55,11 @@ async fn run(script: &str, arguments: &[String]) -> bool {
 /// Where a gateway over an upstream is reached, and what stands in front of it; nothing where an Envoy is needed and
 /// there is none.
 async fn reach(way: Way, gateway: &Gateway, upstream: SocketAddr) -> Option<(SocketAddr, Option<Front>)> {
-    match way {
-        Way::Proxy => Some((gateway.app.proxy(), None)),
-        Way::Envoy => {
-            let front = Front::start(gateway, upstream).await?;
+    match way.config() {
+        None if way == Way::Layer => Some((layered(gateway.gate(), Door::default(), upstream).await, None)),
+        None => Some((gateway.app.proxy(), None)),
+        Some(config) => {
+            let front = Front::of(config, gateway, upstream).await?;
             Some((front.address(), Some(front)))
         }
     }
@@ -159,7 +160,7 @@ async fn from_the_table(way: Way) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("an address");
     let address = listener.local_addr().expect("bound");
     match way {
-        Way::Proxy => {
+        Way::Proxy | Way::Layer => {
             let serving = tokio::spawn(async move {
                 while let Ok((stream, _)) = listener.accept().await {
                     tokio::spawn(refuse(stream));
@@ -168,13 +169,13 @@ async fn from_the_table(way: Way) {
             run("refusals.py", &[format!("http://{address}")]).await;
             serving.abort();
         }
-        Way::Envoy => {
+        Way::Envoy | Way::BodyFree => {
             let incoming = tonic::transport::server::TcpIncoming::from(listener);
             let service = ExternalProcessorServer::new(Refusing);
             let serving =
                 tokio::spawn(tonic::transport::Server::builder().add_service(service).serve_with_incoming(incoming));
             // It answers everything itself, so nothing goes upstream; and nobody asks for its health.
-            if let Some(front) = Front::asking(address, address, |config| config).await {
+            if let Some(front) = Front::asking(Config::ExtProc, address, address, |config| config).await {
                 run("refusals.py", &[format!("http://{}", front.address())]).await;
             }
             serving.abort();

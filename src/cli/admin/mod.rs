@@ -153,6 +153,7 @@ fn envelope(sketch: &Sketch) -> anyhow::Result<String> {
     let listener = match sketch.listener {
         crate::policy::model::Listener::Proxy => "proxy",
         crate::policy::model::Listener::Grpc => "grpc",
+        crate::policy::model::Listener::Layer => "layer",
     };
     let tenant = sketch.tenant.as_ref().map(|tenant| tenant.as_str());
     let (method, path) = (sketch.method.as_str(), &sketch.path);

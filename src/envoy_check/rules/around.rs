@@ -6,7 +6,7 @@ use super::{Rule, error, note, warning};
 /// `refusals-disabled`.
 pub(in crate::envoy_check) static REFUSALS_DISABLED: Rule = error(
     "refusals-disabled",
-    "Envoy ignores every refusal and lets the request through.",
+    "Envoy takes every refusal for a failure: clients get the status of an outage with an empty body and no time to come back, or pass undecided where `failure_mode_allow` is on.",
     "Remove `disable_immediate_response`.",
 );
 
@@ -27,7 +27,7 @@ pub(in crate::envoy_check) static MUTATIONS_RESTRICTED: Rule = warning(
 /// `headers-withheld`.
 pub(in crate::envoy_check) static HEADERS_WITHHELD: Rule = error(
     "headers-withheld",
-    "Tallygate does not see the headers it decides by: without `:path` and `:method` nothing is metered, without the caller's headers everybody is the same tenant.",
+    "Tallygate does not see the headers it decides by: without `:path` and `:method` every request is refused as `unsupported`, without the caller's headers everybody is the same tenant.",
     "Remove the list, or let through `:method`, `:path`, `content-type`, `content-encoding`, and every header the policy's `identity` names.",
 );
 
@@ -116,9 +116,9 @@ pub(in crate::envoy_check) static NO_HEALTH_CHECK: Rule = note(
 );
 
 /// `health-service`.
-pub(in crate::envoy_check) static HEALTH_SERVICE: Rule = error(
+pub(in crate::envoy_check) static HEALTH_SERVICE: Rule = warning(
     "health-service",
-    "Tallygate does not know this service: the check fails, every endpoint counts as unhealthy, and requests fail or pass undecided.",
+    "Tallygate does not know this service, so every endpoint counts as unhealthy: one that goes down is not told from the others, and where `healthy_panic_threshold` is 0 every request fails.",
     "Name a service that is asked for, such as `envoy.service.ext_proc.v3.ExternalProcessor`, or leave `service_name` out.",
 );
 

@@ -60,10 +60,10 @@ pub(in crate::envoy_check) static PICKER_BEFORE: Rule = error(
 );
 
 /// `compressor-after`.
-pub(in crate::envoy_check) static COMPRESSOR_AFTER: Rule = error(
+pub(in crate::envoy_check) static COMPRESSOR_AFTER: Rule = warning(
     "compressor-after",
-    "Answers pass the filters in reverse order, so this one compresses before Tallygate looks: no usage and no final event is seen, and charges are guessed.",
-    "Move it before Tallygate's filter in `http_filters`.",
+    "Tallygate asks upstreams for answers that are not compressed, and answers pass the filters in reverse order: this filter hears the same and never compresses for clients. Where header changes are forbidden it compresses before Tallygate looks, and nothing of the answer can be read.",
+    "Move it before Tallygate's filter in `http_filters`: it then compresses what Tallygate has seen.",
 );
 
 /// `buffer-before`.
@@ -146,7 +146,7 @@ pub(in crate::envoy_check) static EAGER_BODY: Rule = error(
 /// `headers-skipped`.
 pub(in crate::envoy_check) static HEADERS_SKIPPED: Rule = error(
     "headers-skipped",
-    "Without the request's headers nobody is identified and nothing is metered; without the answer's a failure looks like a success.",
+    "Without the request's headers nobody is identified, and Tallygate breaks off every conversation; without the answer's a failure looks like a success, and limit headers are not set.",
     "Set `request_header_mode` and `response_header_mode` to SEND or leave them out.",
 );
 

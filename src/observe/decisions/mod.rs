@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::admission::Event;
 use crate::units::{Bytes, Instant, RequestId, TenantId};
 
-pub use record::{Answered, Asked, Came, Counting, Dispatched, Known, Record, Refused, Settled, State};
+pub use record::{Answered, Asked, Came, Counting, Dispatched, Known, Picked, Record, Refused, Settled, State};
 
 /// What a decision takes beside its record: its places in the index and in the order.
 const AROUND: usize = 64;
@@ -117,6 +117,16 @@ impl Decisions {
     /// The first token of its answer was seen.
     pub fn first_token(&self, request: RequestId, at: Instant) {
         self.book().change(request, |record| record.first_token_at = Some(at));
+    }
+
+    /// An endpoint picker said this of it. What it does not say again stands.
+    pub fn picked(&self, request: RequestId, picked: Picked) {
+        self.book().change(request, |record| {
+            let known = record.picked.take();
+            let (endpoint, cost) = known.map_or((None, None), |known| (known.endpoint, known.cost));
+            let said = picked.endpoint.map(|endpoint| shortened(&endpoint));
+            record.picked = Some(Picked { endpoint: said.or(endpoint), cost: picked.cost.or(cost) });
+        });
     }
 
     /// Its client left. Means nothing for one that was decided.

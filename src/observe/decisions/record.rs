@@ -35,6 +35,8 @@ pub struct Record {
     pub first_byte_at: Option<Instant>,
     /// When the first token of a streamed answer was seen.
     pub first_token_at: Option<Instant>,
+    /// What an endpoint picker behind the door said of it.
+    pub picked: Option<Picked>,
     /// How it ended.
     pub settled: Option<Settled>,
     /// What its fair counter was charged for room that stood empty before it.
@@ -43,6 +45,15 @@ pub struct Record {
     pub left_at: Option<Instant>,
     /// What the door answered in place of the upstream.
     pub answered: Option<Answered>,
+}
+
+/// What an endpoint picker behind a door said of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Picked {
+    /// The endpoint that served it, or else the ones it picked, shortened.
+    pub endpoint: Option<Box<str>>,
+    /// What it reports that the request cost, in a unit of its own.
+    pub cost: Option<f64>,
 }
 
 /// How a request came.
@@ -235,6 +246,7 @@ impl Record {
             dispatched: None,
             first_byte_at: None,
             first_token_at: None,
+            picked: None,
             settled: None,
             vacated: VirtualTokens::ZERO,
             left_at: None,
@@ -308,6 +320,7 @@ impl Record {
             .asked
             .as_ref()
             .map_or(0, |asked| size_of::<Asked>() + asked.model.len() + asked.selection.model.as_str().len());
+        let picked = text(self.picked.as_ref().and_then(|picked| picked.endpoint.as_deref()));
         let words = text(self.answered.as_ref().map(|answered| &*answered.words));
         let explained = self.asked.as_ref().map_or(0, |asked| {
             let (rates, budgets) = (&asked.explained.rates.found, &asked.explained.budgets.found);
@@ -315,6 +328,6 @@ impl Record {
         });
         let left = self.refused.as_ref().map_or(0, |refused| refused.refusal.left.rules.len() * size_of::<RuleLeft>());
         let rules = explained + left + self.shadowed.len() * size_of::<Rule>();
-        size_of::<Self>() + self.came.path.len() + caller + asked + words + rules
+        size_of::<Self>() + self.came.path.len() + caller + asked + picked + words + rules
     }
 }

@@ -22,7 +22,7 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 
 use crate::units::Limit;
-use crate::yaml::{self, Mistakes, Partly, Positions};
+use crate::yaml::{self, Mistake, Mistakes, Partly, Position, Positions};
 
 use super::keys::KeysText;
 use super::model::{Fanout, Policy, Unmetered};
@@ -90,6 +90,17 @@ pub fn parse(
     mistakes.append(elsewhere);
     mistakes.into_result()?;
     Ok(policy.expect("a part is missing only where a mistake was reported"))
+}
+
+/// Reads a policy from its text, which names no other files.
+///
+/// # Errors
+/// Every mistake in it, each at its line and column; that it names a file of keys is one.
+pub fn parse_alone(name: &str, text: &str) -> Result<Policy, Mistakes> {
+    parse(name, text, |file| {
+        let message = "a policy that is written out cannot name other files; keep it in a file of its own".into();
+        Err(Mistakes::from(Mistake { file: file.into(), position: Position::START, path: String::new(), message }))
+    })
 }
 
 /// What has been found so far.

@@ -12,7 +12,7 @@ use crate::ledger::Balance;
 use crate::observe::{Decisions, Gauges, Keep, Metrics};
 use crate::policy;
 use crate::policy::model::Caller;
-use crate::shell::Patience;
+use crate::shell::{Patience, Sight};
 use crate::shell::{Permit, drain};
 use crate::units::{Agent, Bytes, Instant, Limit, Span, TenantId, Tokens, Usage, VirtualTokens};
 
@@ -40,7 +40,7 @@ pub(in crate::shell) fn ask(gate: &Gate, tenant: &str, patience: Patience) -> As
     let caller = Caller { tenant, session: None, agent: Agent::Lead, user: None, task: None, wished_class: None };
     let (decision, arrived) = (gate.decision(), gate.clock().now());
     let input = Counted::exactly(Tokens::new(100));
-    Ask { decision, dialect: "test", arrived, call, input, caller, selection, patience }
+    Ask { decision, dialect: "test", arrived, call, input, caller, selection, patience, sight: Sight::Passing }
 }
 
 async fn admit(gate: &Gate, tenant: &str) -> Permit {

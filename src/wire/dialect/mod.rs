@@ -10,6 +10,7 @@ mod anthropic;
 mod body;
 mod content;
 mod fields;
+pub(in crate::wire) mod grpc;
 mod json;
 mod observer;
 mod openai;
@@ -24,7 +25,7 @@ use http::Method;
 pub use body::{AnswerForm, Named, Parsed};
 pub use json::Unreadable;
 pub use observer::{Observer, StreamEnd};
-pub use reply::Reply;
+pub use reply::{Reply, is_believable};
 pub use voice::{ErrorBody, Voice};
 
 /// An API whose requests are metered.

@@ -26,7 +26,8 @@ pub enum Reply {
 const MOST_BELIEVED: Tokens = Tokens::new(10_000_000);
 
 /// Whether a reported usage can be. One that cannot is a fault of the upstream's, and is treated as missing.
-pub(super) fn is_believable(usage: &Usage) -> bool {
+#[must_use]
+pub fn is_believable(usage: &Usage) -> bool {
     let Usage { uncached_input, cached_input, cache_write, visible_output, reasoning_output } = *usage;
     [uncached_input, cached_input, cache_write, visible_output, reasoning_output]
         .into_iter()

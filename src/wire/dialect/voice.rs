@@ -11,6 +11,8 @@ pub enum Voice {
     OpenAi,
     /// `{"type": "error", "error": {type, message}}`, request id in `request-id`.
     Anthropic,
+    /// gRPC's status and message in headers without a body, request id in `x-request-id`.
+    Grpc,
 }
 
 /// What an error body says.
@@ -45,6 +47,7 @@ impl Voice {
         match self {
             Self::OpenAi => openai::error::body(error),
             Self::Anthropic => anthropic::error_body(error),
+            Self::Grpc => String::new(),
         }
     }
 
@@ -52,7 +55,7 @@ impl Voice {
     #[must_use]
     pub const fn request_id(self) -> HeaderName {
         match self {
-            Self::OpenAi => HeaderName::from_static("x-request-id"),
+            Self::OpenAi | Self::Grpc => HeaderName::from_static("x-request-id"),
             Self::Anthropic => HeaderName::from_static("request-id"),
         }
     }

@@ -78,6 +78,24 @@ pub(in crate::wire) fn enter_as(policy: &Policy, head: RequestHead<'_>, tenant: 
     enter_by(policy, head, || below(&policy.identity, tenant, head.headers, &NoClaims))
 }
 
+/// Reads the head of a request whose cost somebody else tells, whatever its path: who calls, how patiently, and how its
+/// body is encoded. With a tenant it is taken for that tenant's.
+///
+/// # Errors
+/// When it comes from nobody, or says what makes no sense.
+pub(in crate::wire) fn enter_appraised(
+    policy: &Policy,
+    trusted: bool,
+    head: RequestHead<'_>,
+    tenant: Option<TenantId>,
+) -> Result<(Identified, Patience, Coding), Refused> {
+    let identified = match tenant {
+        Some(tenant) => below(&policy.identity, tenant, head.headers, &NoClaims),
+        None => identify_vouched(&policy.identity, trusted, head.headers, &NoClaims),
+    };
+    Ok((identified.map_err(unidentified)?, patience::read(head.headers)?, Coding::of(head.headers)?))
+}
+
 fn enter_by(
     policy: &Policy,
     head: RequestHead<'_>,

@@ -10,12 +10,14 @@
 //! | a door settles it as broken or timed out | as the door says | what was counted |
 
 use bytes::Bytes;
+use http::HeaderMap;
 
 use crate::admission::{Ending, Heard, Outcome};
 use crate::shell::Permit;
 use crate::units::{Tokens, VirtualTokens};
 
-use super::watch::Watch;
+use super::super::dialect::grpc;
+use super::watch::{Reading, Watch};
 
 /// The core is told of progress in steps of so many tokens.
 const PROGRESS_STEP: u64 = 8;
@@ -46,7 +48,21 @@ impl Meter {
     pub(in crate::wire) fn settle(&mut self, outcome: Outcome) -> Option<VirtualTokens> {
         let permit = self.permit.take()?;
         let usage = self.watch.usage(&permit);
+        permit.used_from(self.watch.source(&usage));
         permit.settle(Ending { outcome, usage, heard: self.heard })
+    }
+
+    /// Somebody who sees the answer says that it began.
+    pub(in crate::wire) fn begins(&mut self) {
+        if let Some(permit) = &mut self.permit {
+            permit.began();
+        }
+    }
+
+    /// The answer ended somewhere else, where this was read of it: what the request came to.
+    pub(in crate::wire) fn ended(&mut self, read: Option<Reading>) -> Option<VirtualTokens> {
+        self.watch = Watch::Unseen(read);
+        self.settle(Outcome::Completed)
     }
 
     /// Takes note of the next bytes and returns what is to be shown of them.
@@ -62,6 +78,17 @@ impl Meter {
             }
         }
         shown
+    }
+
+    /// Takes note of what the head or the end of the answer says of how a call went (gRPC), where the service tells its
+    /// cost.
+    pub(in crate::wire) fn hear(&mut self, headers: &HeaderMap) {
+        if let (Watch::Told { .. }, Some(heard)) = (&self.watch, &mut self.heard)
+            && let Some(status) = grpc::status(headers)
+        {
+            heard.status = status;
+        }
+        self.watch.judge(self.heard);
     }
 
     /// Whether the whole answer was produced although its body has not ended.

@@ -8,7 +8,10 @@
 //! | the head: metered or not, who calls, how patiently, how the body is encoded | [`enter`] |
 //! | the body, within the memory that all bodies share | [`Memory`], [`decode`] |
 //! | what it asks for, where it goes, what it costs; whether and when | [`prepare`], [`Prepared::admit`] |
+//! | a request whose cost is told by somebody else | [`enter_appraised`], [`appraise`], [`Told`] |
+//! | the same of a body that somebody else read | [`take_at_word`] |
 //! | a request that costs nothing: where it goes | [`rename`] |
+//! | an endpoint picker behind the door: what it is told, what it says | [`Admitted::tell_picker`], [`picked`] |
 //! | the head of the answer: what is left of the limits | [`mark`] |
 //! | the answer, watched and settled once | [`Admitted::meter`], [`Meter`] |
 //! | what the engine is asked to report of its load, and what it reports | [`Admitted::ask_for_load`], [`Admitted::keeps_load`] |
@@ -25,19 +28,26 @@ mod load;
 mod memory;
 mod meter;
 mod patience;
+mod picker;
 mod prepare;
 mod record;
+mod told;
 mod watch;
 
 use http::header::{AUTHORIZATION, HeaderName};
 
 pub(in crate::wire) use coding::{Coding, decode, decode_here};
-pub(in crate::wire) use entrance::{Entered, RequestHead, Toll, enter, enter_as};
+pub(in crate::wire) use entrance::{Entered, RequestHead, Toll, enter, enter_appraised, enter_as};
 pub(in crate::wire) use load::REPORT;
 pub(in crate::wire) use memory::{Kept, Memory};
 pub(in crate::wire) use meter::Meter;
-pub(in crate::wire) use prepare::{Admitted, Arrival, Prepared, prepare, read, rename};
+pub(in crate::wire) use picker::{TOLD, picked};
+pub(in crate::wire) use prepare::{
+    Admitted, Appraised, Arrival, Prepared, Stated, appraise, prepare, read, rename, take_at_word,
+};
 pub(in crate::wire) use record::{Passing, came, identified, mark, passed, refuse};
+pub(in crate::wire) use told::Told;
+pub(in crate::wire) use watch::Reading;
 
 /// What the names of our own headers begin with. They are read here or mean nothing, in either direction, so that
 /// nobody can speak for us.

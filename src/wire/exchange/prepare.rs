@@ -3,27 +3,33 @@
 //! Until the permit is given nothing is held, so a refusal leaves no trace but its count. What costs nothing is only
 //! looked at for the model it names.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
 use crate::admission::{Ending, Left, Outcome, Reported};
-use crate::costing::{Encoding, InputCounter};
+use crate::costing::{Call, Counted, Effort, Encoding, InputCounter, Prompt};
 use crate::policy::Policy;
 use crate::policy::model::{Caller, Selection};
-use crate::shell::{Ask, Denied, Gate, Patience, Permit};
-use crate::units::{DecisionId, Instant, PoolIndex, Span};
+use crate::shell::{Ask, Denied, Gate, Patience, Permit, Sight};
+use crate::units::{self, ClassIndex, DecisionId, Instant, Limit, PoolIndex, Span, TenantId, Tokens};
 
 use super::super::answer::Refused;
 use super::super::dialect::{AnswerForm, Dialect, Named, Parsed, Unreadable};
 use super::heard::heard;
 use super::load;
 use super::meter::Meter;
+use super::picker;
+use super::told::Told;
 use super::watch::Watch;
 
 /// Bodies up to this size are read where they are; larger ones on a thread that may take its time.
 const READ_IN_PLACE: usize = 64 * 1024;
+
+/// How many bytes of JSON are counted as a token, which is what an estimate in tokens is turned back into.
+const BYTES_PER_TOKEN: u64 = 4;
 
 /// A metered request whose body is there.
 #[derive(Clone, Debug)]
@@ -40,21 +46,53 @@ pub(in crate::wire) struct Arrival {
     pub(in crate::wire) caller: Caller,
 }
 
+/// A request whose cost was told, and not read from its body.
+#[derive(Clone, Debug)]
+pub(in crate::wire) struct Appraised {
+    /// The name of the decision to be made.
+    pub(in crate::wire) decision: DecisionId,
+    /// When its head came.
+    pub(in crate::wire) arrived: Instant,
+    /// How long its client waits.
+    pub(in crate::wire) patience: Patience,
+    /// Whose it is.
+    pub(in crate::wire) caller: Caller,
+    /// The model it asks for, before aliases.
+    pub(in crate::wire) model: String,
+    /// Its input.
+    pub(in crate::wire) input: Tokens,
+    /// The most output it can have.
+    pub(in crate::wire) cap: Limit<Tokens>,
+    /// The size of what is held of it while it waits.
+    pub(in crate::wire) bytes: units::Bytes,
+}
+
+/// How the answer's cost is found out.
+#[derive(Debug)]
+enum Reading {
+    /// It is read from the answer.
+    Read { encoding: Encoding, form: AnswerForm },
+    /// The service tells.
+    Told(Told),
+}
+
 /// A request that is read, routed and counted, and may ask to be let through.
 #[derive(Debug)]
 pub(in crate::wire) struct Prepared {
     ask: Ask,
-    encoding: Encoding,
-    form: AnswerForm,
+    reading: Reading,
 }
 
 /// A request that is let through.
 #[derive(Debug)]
 pub(in crate::wire) struct Admitted {
     permit: Permit,
-    encoding: Encoding,
-    form: AnswerForm,
+    place: (TenantId, ClassIndex),
+    reading: Reading,
 }
+
+/// What the decisions remembered call the API of a request whose cost was told.
+const APPRAISED: &str = "appraised";
 
 /// Reads, routes and counts a body, and says how it goes on. Large ones are read off the worker threads.
 ///
@@ -82,18 +120,84 @@ pub(in crate::wire) fn read(policy: &Policy, arrival: Arrival, body: &Bytes) -> 
         Unreadable::Malformed(what) => Refused::Malformed(what),
         Unreadable::Unsupported(what) => Refused::Unsupported(what),
     })?;
-    let selection = select(policy, &caller, &parsed.call.model)?;
-    if let Some(granted) = policy.refused_wish(&caller.tenant, caller.wished_class.as_deref()) {
-        let (wished, granted) = (caller.wished_class.unwrap_or_default(), granted.join(", "));
-        return Err(Refused::ClassNotGranted { wished, granted });
-    }
+    let selection = place(policy, &caller, &parsed.call.model)?;
     let onward = parsed.forward(body, selection.model.as_str());
     let Parsed { call, answer: form, .. } = parsed;
     let counter = InputCounter::of(selection.model.as_str());
     let (encoding, input) = (counter.encoding(), counter.count(&call.prompt));
     let dialect = dialect.name();
-    let ask = Ask { decision, dialect, arrived, call, input, caller, selection, patience };
-    Ok((Prepared { ask, encoding, form }, onward))
+    let ask = Ask { decision, dialect, arrived, call, input, caller, selection, patience, sight: Sight::Passing };
+    Ok((Prepared { ask, reading: Reading::Read { encoding, form } }, onward))
+}
+
+/// Routes a request whose cost was told, and hands out what its service is to tell in.
+///
+/// # Errors
+/// When it names a model that no pool serves, or wishes for what is not granted.
+pub(in crate::wire) fn appraise(policy: &Policy, told: Appraised) -> Result<(Prepared, Told), Refused> {
+    let Appraised { decision, arrived, patience, caller, model, input, cap, bytes } = told;
+    let selection = place(policy, &caller, &model)?;
+    let call = Call {
+        model,
+        prompt: Prompt { tokens: input, ..Prompt::default() },
+        cap,
+        least: Tokens::ZERO,
+        choices: NonZeroU32::MIN,
+        effort: Effort::Unstated,
+        streamed: false,
+        bytes,
+    };
+    let (input, sight) = (Counted::exactly(input), Sight::Passing);
+    let ask = Ask { decision, dialect: APPRAISED, arrived, call, input, caller, selection, patience, sight };
+    let told = Told::default();
+    Ok((Prepared { ask, reading: Reading::Told(told.clone()) }, told))
+}
+
+/// What somebody else read of a request whose body does not come here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::wire) struct Stated {
+    /// The model, as the client names it.
+    pub(in crate::wire) model: String,
+    /// Whether the answer is to be streamed.
+    pub(in crate::wire) streamed: bool,
+    /// The most output one answer may have, where the client says so.
+    pub(in crate::wire) cap: Limit<Tokens>,
+    /// An estimate of its input.
+    pub(in crate::wire) input: Tokens,
+    /// The size of its body.
+    pub(in crate::wire) bytes: units::Bytes,
+}
+
+/// Routes and prices a request by what is stated of it: one answer, of no stated effort. In some APIs it may ask for more,
+/// each of which may come to the client's cap.
+///
+/// # Errors
+/// When it names a model that no pool serves, or wishes for a class it may not have.
+pub(in crate::wire) fn take_at_word(policy: &Policy, arrival: Arrival, stated: Stated) -> Result<Prepared, Refused> {
+    let Arrival { decision, arrived, dialect, patience, caller } = arrival;
+    let Stated { model, streamed, cap, input, bytes } = stated;
+    let selection = place(policy, &caller, &model)?;
+    let counter = InputCounter::of(selection.model.as_str());
+    // The estimate is of the whole body, which is JSON, and is corrected as that.
+    let prompt = Prompt { structured: units::Bytes::new(input.times(BYTES_PER_TOKEN).get()), ..Prompt::default() };
+    let (encoding, input) = (counter.encoding(), counter.count(&prompt));
+    let (least, choices, effort) = (Tokens::ZERO, NonZeroU32::MIN, Effort::Unstated);
+    let call = Call { model, prompt: Prompt::default(), cap, least, choices, effort, streamed, bytes };
+    let reading = Reading::Read { encoding, form: AnswerForm::new(dialect, false) };
+    let sight = if dialect == Dialect::AnthropicMessages { Sight::End } else { Sight::EndOfSome };
+    let dialect = dialect.name();
+    let ask = Ask { decision, dialect, arrived, call, input, caller, selection, patience, sight };
+    Ok(Prepared { ask, reading })
+}
+
+/// Where a request goes, and what it weighs there.
+fn place(policy: &Policy, caller: &Caller, model: &str) -> Result<Selection, Refused> {
+    let selection = select(policy, caller, model)?;
+    if let Some(granted) = policy.refused_wish(&caller.tenant, caller.wished_class.as_deref()) {
+        let (wished, granted) = (caller.wished_class.clone().unwrap_or_default(), granted.join(", "));
+        return Err(Refused::ClassNotGranted { wished, granted });
+    }
+    Ok(selection)
 }
 
 /// A body that costs nothing as the upstream is to see it, and the pool that serves the model it names, else the first.
@@ -127,9 +231,10 @@ impl Prepared {
     /// # Errors
     /// When the core refuses, or is broken.
     pub(in crate::wire) async fn admit(self, gate: &Gate) -> Result<Admitted, Refused> {
-        let Self { ask, encoding, form } = self;
+        let Self { ask, reading } = self;
+        let place = (ask.caller.tenant.clone(), ask.selection.class);
         match gate.admit(ask).await {
-            Ok(permit) => Ok(Admitted { permit, encoding, form }),
+            Ok(permit) => Ok(Admitted { permit, place, reading }),
             Err(Denied::Refused(refusal)) => Err(Refused::ByCore(Box::new(refusal))),
             Err(Denied::Broken) => Err(Refused::Internal),
         }
@@ -162,6 +267,12 @@ impl Admitted {
         load::ask(onward, self.permit.load_asked());
     }
 
+    /// Tells an endpoint picker whose it is, and which class it was granted.
+    pub(in crate::wire) fn tell_picker(&self, policy: &Policy, onward: &mut HeaderMap) {
+        let (tenant, class) = &self.place;
+        picker::tell(onward, tenant.as_str(), &policy.classes[class.index()].name);
+    }
+
     /// Whether a report of its engine's load is kept from the client.
     pub(in crate::wire) fn keeps_load(&self) -> bool {
         self.permit.load_asked().is_some()
@@ -169,12 +280,40 @@ impl Admitted {
 
     /// Its answer is here: from now on it is settled by what passes.
     pub(in crate::wire) fn meter(self, status: StatusCode, headers: &HeaderMap) -> Meter {
+        self.take_load(headers);
+        let heard = heard(status, headers, self.permit.unix_now());
+        let watch = match self.reading {
+            Reading::Read { encoding, form } => Watch::of(status, headers, encoding, form),
+            Reading::Told(told) => Watch::told(told),
+        };
+        let mut meter = Meter::new(watch, self.permit, heard);
+        meter.hear(headers);
+        meter
+    }
+
+    /// Its answer is here, but will be read by somebody else, who tells at its end what it used.
+    pub(in crate::wire) fn meter_unseen(self, status: StatusCode, headers: &HeaderMap) -> Meter {
+        self.take_load(headers);
+        let heard = heard(status, headers, self.permit.unix_now());
+        let mut meter = Meter::new(Watch::Unseen(None), self.permit, heard);
+        meter.begins();
+        meter
+    }
+
+    fn take_load(&self, headers: &HeaderMap) {
         if self.keeps_load()
             && let Some(report) = headers.get(load::REPORT)
         {
             self.permit.load_reported(&String::from_utf8_lossy(report.as_bytes()));
         }
-        let heard = heard(status, headers, self.permit.unix_now());
-        Meter::new(Watch::of(status, headers, self.encoding, self.form), self.permit, heard)
+    }
+
+    /// Whether usage is in the answer because the client asked for it or because it always is, and not because it was
+    /// asked for here.
+    pub(in crate::wire) fn reports_by_itself(&self) -> bool {
+        match &self.reading {
+            Reading::Read { form, .. } => !form.hides(),
+            Reading::Told(_) => true,
+        }
     }
 }

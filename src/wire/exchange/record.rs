@@ -67,7 +67,7 @@ pub(in crate::wire) fn refuse(gate: &Gate, decision: DecisionId, voice: Voice, r
         left::tell(answer.headers_mut(), &refusal.left, gate.policy(), voice, gate.clock().calendar().at(now));
     }
     let (words, retry_after) = (refused.words().into(), refused.told_wait(decision, now));
-    let answered = Answered { at: now, status: answer.status(), code, words, retry_after };
+    let answered = Answered { at: now, status: refused.status(voice), code, words, retry_after };
     gate.decisions().answered(decision.request, answered);
     answer
 }

@@ -1,19 +1,22 @@
 //! Reads an answer while it passes: what it used, and how it ended.
 //!
 //! A stream is read event by event, an answer in one piece is copied up to a bound and read at its end, and what is
-//! compressed only passes. What an upstream reports counts as the final word only for an answer that came to its end;
+//! compressed only passes. An answer that does not come here is known by what
+//! somebody else read of it. What an upstream reports counts as the final word only for an answer that came to its end;
 //! a client that leaves early pays for the more of what was told in passing and what was counted.
 
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 
-use crate::admission::{Outcome, Reported};
+use crate::admission::{Heard, Outcome, Reported};
 use crate::costing::Encoding;
+use crate::observe::Source;
 use crate::shell::Permit;
 use crate::units::{Tokens, Usage};
 
-use super::super::dialect::{AnswerForm, Observer, Reply, StreamEnd};
+use super::super::dialect::{AnswerForm, Observer, Reply, StreamEnd, is_believable};
+use super::told::Told;
 
 /// How much of a whole answer is kept to read its usage.
 const WHOLE_MOST: usize = 4 * 1024 * 1024;
@@ -26,8 +29,37 @@ pub(super) enum Watch {
     Whole(Copy),
     /// An error of the upstream's.
     Failed(Copy),
+    /// It is only passed on; the service tells what it costs.
+    Told {
+        /// What it tells.
+        told: Told,
+        /// How far the answer has come.
+        stage: Stage,
+    },
     /// It cannot be read, only passed on.
     Unreadable,
+    /// It does not come here. Who reads it tells at its end what it used, if that could be read.
+    Unseen(Option<Reading>),
+}
+
+/// What somebody else read of an answer's usage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::wire) enum Reading {
+    /// All of it.
+    Whole(Usage),
+    /// Some of it; it may have become more.
+    Part(Usage),
+}
+
+/// How far an answer has come whose cost is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It is under way.
+    Open,
+    /// It came to its end.
+    Ended,
+    /// It says that the call failed.
+    Failed,
 }
 
 /// A copy of an answer, up to a bound.
@@ -74,6 +106,20 @@ impl Watch {
         }
     }
 
+    /// An answer whose cost the service tells.
+    pub(super) fn told(told: Told) -> Self {
+        Self::Told { told, stage: Stage::Open }
+    }
+
+    /// Takes note of how a call went whose cost is told.
+    pub(super) fn judge(&mut self, heard: Option<Heard>) {
+        if let (Self::Told { stage, .. }, Some(heard)) = (self, heard)
+            && heard.status.get() >= StatusCode::BAD_REQUEST.as_u16()
+        {
+            *stage = Stage::Failed;
+        }
+    }
+
     /// Takes note of the next bytes and returns what the client is to see.
     pub(super) fn push(&mut self, data: Bytes) -> Bytes {
         match self {
@@ -82,7 +128,7 @@ impl Watch {
                 copy.add(&data);
                 data
             }
-            Self::Unreadable => data,
+            Self::Told { .. } | Self::Unreadable | Self::Unseen(_) => data,
         }
     }
 
@@ -90,20 +136,28 @@ impl Watch {
     pub(super) fn finish(&mut self) -> Bytes {
         match self {
             Self::Stream(observer) => observer.finish(),
-            Self::Whole(_) | Self::Failed(_) | Self::Unreadable => Bytes::new(),
+            Self::Told { stage, .. } => {
+                if *stage == Stage::Open {
+                    *stage = Stage::Ended;
+                }
+                Bytes::new()
+            }
+            Self::Whole(_) | Self::Failed(_) | Self::Unreadable | Self::Unseen(_) => Bytes::new(),
         }
     }
 
     pub(super) fn output_so_far(&self) -> Tokens {
         match self {
             Self::Stream(observer) => observer.output_so_far(),
-            Self::Whole(_) | Self::Failed(_) | Self::Unreadable => Tokens::ZERO,
+            Self::Told { told, .. } => told.output(),
+            Self::Whole(_) | Self::Failed(_) | Self::Unreadable | Self::Unseen(_) => Tokens::ZERO,
         }
     }
 
     /// Whether the whole answer was produced although its body has not ended.
     pub(super) fn is_final(&self) -> bool {
         matches!(self, Self::Stream(observer) if observer.end() == StreamEnd::Final)
+            || matches!(self, Self::Unseen(Some(_)))
     }
 
     /// Whether it is a stream that is not at its end.
@@ -132,7 +186,29 @@ impl Watch {
                 }
                 Reply::Counted { .. } | Reply::Unreadable => Reported::Nothing,
             },
-            Self::Unreadable => Reported::Nothing,
+            Self::Told { told, stage } => match (told.usage(), *stage) {
+                (Some(usage), Stage::Ended | Stage::Failed) => Reported::Final(usage),
+                (Some(usage), Stage::Open) => Reported::Counted(usage),
+                (None, _) if told.output() > Tokens::ZERO => permit.counted(told.output(), Tokens::ZERO),
+                (None, _) => Reported::Nothing,
+            },
+            Self::Unseen(Some(Reading::Whole(usage))) if is_believable(usage) => Reported::Final(*usage),
+            Self::Unseen(Some(Reading::Part(usage))) if is_believable(usage) => Reported::Counted(*usage),
+            Self::Unseen(Some(_)) => {
+                permit.disbelieved();
+                Reported::Nothing
+            }
+            Self::Unreadable | Self::Unseen(None) => Reported::Nothing,
+        }
+    }
+
+    /// From where the usage is known.
+    pub(super) fn source(&self, usage: &Reported) -> Source {
+        match (self, usage) {
+            (Self::Unseen(_), Reported::Final(_)) => Source::Record,
+            // An error that tells no usage had none.
+            (_, Reported::Final(_)) | (Self::Failed(_), _) => Source::Parsed,
+            (_, Reported::Counted(_) | Reported::Nothing) => Source::Estimated,
         }
     }
 
@@ -140,8 +216,10 @@ impl Watch {
     pub(super) fn outcome(&self) -> Outcome {
         match self {
             Self::Stream(observer) if observer.end() != StreamEnd::Final => Outcome::UpstreamFailed,
-            Self::Failed(_) => Outcome::UpstreamFailed,
-            Self::Stream(_) | Self::Whole(_) | Self::Unreadable => Outcome::Completed,
+            Self::Failed(_) | Self::Told { stage: Stage::Failed, .. } => Outcome::UpstreamFailed,
+            Self::Stream(_) | Self::Whole(_) | Self::Told { .. } | Self::Unreadable | Self::Unseen(_) => {
+                Outcome::Completed
+            }
         }
     }
 }

@@ -36,6 +36,8 @@ pub(in crate::wire) struct Decision {
     shadowed_by: Vec<String>,
     refusal: Option<Refusal>,
     life: Life,
+    /// What an endpoint picker behind the door said of it.
+    picked: Option<Picked>,
     settled: Option<End>,
     answer: Option<Answer>,
 }
@@ -223,6 +225,14 @@ struct Buckets {
 
 /// What the client was answered in place of the upstream's answer.
 #[derive(Debug, Serialize)]
+struct Picked {
+    /// The endpoint that served it, or else those it picked.
+    endpoint: Option<String>,
+    /// What it reports the request to have cost, in its own unit.
+    cost: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
 struct Answer {
     status: u16,
     code: &'static str,
@@ -275,6 +285,10 @@ pub(in crate::wire) fn decision(gate: &Gate, record: &Record) -> Decision {
             ended_s: record.settled.map(|settled| from_arrival(settled.at)),
             left_s: record.left_at.map(from_arrival),
         },
+        picked: record
+            .picked
+            .as_ref()
+            .map(|picked| Picked { endpoint: picked.endpoint.as_deref().map(str::to_owned), cost: picked.cost }),
         settled: record.settled.as_ref().map(|settled| end(settled, record.vacated)),
         answer: record.answered.as_ref().map(|answered| Answer {
             status: answered.status.as_u16(),
@@ -377,6 +391,7 @@ pub(super) const fn listener(listener: Listener) -> &'static str {
     match listener {
         Listener::Proxy => "proxy",
         Listener::Grpc => "grpc",
+        Listener::Layer => "layer",
     }
 }
 

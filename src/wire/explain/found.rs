@@ -367,11 +367,11 @@ fn wait(subject: &Subject, found: WaitFound, deadline: Deadline, at_once: bool) 
             format!("a limit of its own holds it back for about {}; {allowed}", found.held)
         }
         (false, Some(rate), Some(predicted)) => format!(
-            "at most {ahead} virtual tokens go before it, and its class is served {rate} a second: about {predicted} with an \
+            "about {ahead} virtual tokens go before it (and half of itself), and its class is served {rate} a second: about {predicted} with an \
              eighth added to be sure; {allowed}"
         ),
         (false, _, _) => format!(
-            "at most {ahead} virtual tokens go before it; how fast its class is served is not measured yet, and what is \
+            "about {ahead} virtual tokens go before it (and half of itself); how fast its class is served is not measured yet, and what is \
              not known refuses nobody; {allowed}"
         ),
     };

@@ -36,6 +36,8 @@ impl Doors {
         let bound_to = match by {
             Listener::Proxy => self.proxy,
             Listener::Grpc => self.grpc,
+            // What can be asked about is sent to one of the doors.
+            Listener::Layer => return false,
         };
         trusts(&policy.identity.trust, by, bound_to)
     }

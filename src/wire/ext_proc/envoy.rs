@@ -6,22 +6,47 @@ use http::StatusCode;
 
 use super::super::answer::Refused;
 
-/// What is wrong with the way bodies are sent, if anything.
+/// What Envoy shows of bodies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bodies {
+    /// All of them: requests in one piece, answers as they pass.
+    Shown,
+    /// Answers as they pass. Of requests a record, and the body where it is asked for.
+    Answers,
+    /// Records of both, and the bodies where they are asked for.
+    Recorded,
+}
+
+/// What is shown of bodies in these modes.
 ///
-/// The request's body must come in one piece, since it is read as a whole. The answer's must be shown piece by piece
-/// and wait for what we say of each, since what the client did not ask for is taken out.
-pub(super) fn unsupported_modes(modes: &ProtocolConfiguration) -> Option<String> {
-    let wrong = |key: &str, found: i32, wanted: BodySendMode| {
-        let name = |mode: BodySendMode| mode.as_str_name();
-        let found = BodySendMode::try_from(found).map_or("unknown", name);
-        (found != wanted.as_str_name()).then(|| format!("{key} is {found} and must be {}", wanted.as_str_name()))
-    };
-    wrong("request_body_mode", modes.request_body_mode, BodySendMode::Buffered)
-        .or_else(|| wrong("response_body_mode", modes.response_body_mode, BodySendMode::Streamed))
-        .or_else(|| {
-            let eager = modes.send_body_without_waiting_for_header_response;
-            eager.then(|| "send_body_without_waiting_for_header_response must be off".to_owned())
-        })
+/// A request's body must come in one piece, since it is read as a whole, or not at all. An answer's must be shown piece
+/// by piece and wait for what we say of each, since what the client did not ask for is taken out; where no request's
+/// body comes, nothing is asked for on a client's behalf and its answer need not come either.
+///
+/// # Errors
+/// When they cannot work, and why.
+pub(super) fn bodies(modes: &ProtocolConfiguration) -> Result<Bodies, String> {
+    use BodySendMode::{Buffered, None as Nothing, Streamed};
+    let mode = |found: i32| BodySendMode::try_from(found).ok();
+    if modes.send_body_without_waiting_for_header_response {
+        return Err("send_body_without_waiting_for_header_response must be off".to_owned());
+    }
+    match (mode(modes.request_body_mode), mode(modes.response_body_mode)) {
+        (Some(Buffered), Some(Streamed)) => Ok(Bodies::Shown),
+        (Some(Nothing), Some(Streamed)) => Ok(Bodies::Answers),
+        (Some(Nothing), Some(Nothing)) => Ok(Bodies::Recorded),
+        (request, response) => {
+            let name = |mode: Option<BodySendMode>| mode.map_or("unknown", |mode| mode.as_str_name());
+            let (request, response) = (name(request), name(response));
+            Err(match request {
+                "BUFFERED" => format!("response_body_mode is {response} and must be STREAMED"),
+                "NONE" => format!("response_body_mode is {response} and must be STREAMED or NONE"),
+                _ => format!(
+                    "request_body_mode is {request} and must be BUFFERED, or NONE where the AI protocol manager reads bodies"
+                ),
+            })
+        }
+    }
 }
 
 /// What the client is told when Envoy answers before the body is there; nothing where Envoy's own words will do.
@@ -33,6 +58,12 @@ pub(super) fn before_dispatch(status: StatusCode) -> Option<Refused> {
         }
         _ => None,
     }
+}
+
+/// What the client is told when Envoy's AI protocol manager, which stands before us, answers in its own words.
+pub(super) fn before_us(details: &str) -> Option<Refused> {
+    let unread = matches!(details, "ai_protocol_manager_invalid_json" | "ai_protocol_manager_schema_validation_failed");
+    unread.then(|| Refused::Malformed("the body cannot be read as what this API takes".into()))
 }
 
 /// What the client is told when Envoy's router answers in place of the upstream, by the router's own words for why.
@@ -59,10 +90,10 @@ mod tests {
     use envoy_types::pb::envoy::extensions::filters::http::ext_proc::v3::processing_mode::BodySendMode;
     use envoy_types::pb::envoy::service::ext_proc::v3::ProtocolConfiguration;
 
-    use super::{in_place_of_upstream, unsupported_modes};
+    use super::{Bodies, bodies, in_place_of_upstream};
 
-    fn problem(request: BodySendMode, response: BodySendMode, eager: bool) -> Option<String> {
-        unsupported_modes(&ProtocolConfiguration {
+    fn read(request: BodySendMode, response: BodySendMode, eager: bool) -> Result<Bodies, String> {
+        bodies(&ProtocolConfiguration {
             request_body_mode: request.into(),
             response_body_mode: response.into(),
             send_body_without_waiting_for_header_response: eager,
@@ -70,14 +101,21 @@ mod tests {
     }
 
     #[test]
-    fn only_bodies_buffered_in_and_streamed_out_will_do() {
-        use BodySendMode::{Buffered, FullDuplexStreamed, None as Nothing, Streamed};
-        assert_eq!(problem(Buffered, Streamed, false), None);
-        let wrong = problem(FullDuplexStreamed, Streamed, false).expect("refused");
-        assert_eq!(wrong, "request_body_mode is FULL_DUPLEX_STREAMED and must be BUFFERED");
-        let wrong = problem(Buffered, Nothing, false).expect("refused");
+    fn bodies_come_whole_and_piece_by_piece_or_not_at_all() {
+        use BodySendMode::{Buffered, BufferedPartial, FullDuplexStreamed, None as Nothing, Streamed};
+        assert_eq!(read(Buffered, Streamed, false), Ok(Bodies::Shown));
+        assert_eq!(read(Nothing, Streamed, false), Ok(Bodies::Answers));
+        assert_eq!(read(Nothing, Nothing, false), Ok(Bodies::Recorded));
+        let wrong = read(FullDuplexStreamed, Streamed, false).expect_err("refused");
+        assert!(
+            wrong.starts_with("request_body_mode is FULL_DUPLEX_STREAMED and must be BUFFERED, or NONE"),
+            "{wrong}"
+        );
+        let wrong = read(Buffered, Nothing, false).expect_err("refused");
         assert_eq!(wrong, "response_body_mode is NONE and must be STREAMED");
-        assert!(problem(Buffered, Streamed, true).is_some());
+        let wrong = read(Nothing, BufferedPartial, false).expect_err("refused");
+        assert_eq!(wrong, "response_body_mode is BUFFERED_PARTIAL and must be STREAMED or NONE");
+        assert!(read(Buffered, Streamed, true).is_err());
     }
 
     #[test]

@@ -3,11 +3,14 @@
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderMap, HeaderName, HeaderValue};
 
+use crate::settings::Picker;
 use crate::shell::Gate;
 use crate::units::{self, DecisionId, Instant};
 
 use super::super::answer::Refused;
-use super::super::exchange::{Admitted, Arrival, Entered, KEYS, Memory, OURS, Toll, decode, prepare, rename};
+use super::super::exchange::{
+    Admitted, Arrival, Entered, KEYS, Memory, OURS, Stated, TOLD, Toll, decode, prepare, rename, take_at_word,
+};
 use super::message::{Content, Edit, Head};
 
 /// A request whose body is awaited.
@@ -19,11 +22,20 @@ pub(super) struct Intake {
     pub(super) body_most: units::Bytes,
 }
 
-/// A request whose body is there.
+/// A request of which as much is there as it is decided by.
 #[derive(Debug)]
 pub(super) struct Undecided {
     pub(super) intake: Intake,
-    pub(super) body: Bytes,
+    pub(super) by: By,
+}
+
+/// What a request is decided by.
+#[derive(Debug)]
+pub(super) enum By {
+    /// Its body.
+    Body(Bytes),
+    /// What Envoy read of its body.
+    Record(Stated),
 }
 
 /// A request that goes on.
@@ -41,34 +53,50 @@ impl Undecided {
     /// # Errors
     /// When it is refused, and why.
     pub(super) async fn decide(self, gate: Gate, memory: Memory) -> Result<Decided, Refused> {
-        let Self { intake: Intake { decision, arrived, entered, body_most }, body: came } = self;
-        let Entered { identified, coding, toll } = entered;
-        if came.len() as u64 > body_most.get() {
-            return Err(Refused::BodyTooLarge { most: body_most });
+        let Self { intake, by } = self;
+        match by {
+            By::Body(came) => by_body(intake, came, gate, memory).await,
+            By::Record(stated) => by_record(intake, stated, gate).await,
         }
-        // The body is here already, so there is nothing to wait with.
-        let kept = memory.take_now(Memory::needed(Some(came.len() as u64), coding, body_most))?;
-        let body = decode(came.clone(), coding, body_most).await?;
-        let caller = identified.caller;
-        let Toll::Metered { dialect, patience } = toll else {
-            let (_envoy_routes, onward) = rename(gate.policy(), &caller, &body)?;
-            return Ok(Decided { body: Content::changed(&came, onward), admitted: None });
-        };
-        let arrival = Arrival { decision, arrived, dialect, patience, caller };
-        let (prepared, onward) = prepare(gate.policy(), arrival, body).await?;
-        let body = Content::changed(&came, onward);
-        // A body that goes on as it came waits in Envoy, and not here too.
-        let _kept = matches!(body, Content::Replaced(_)).then_some(kept);
-        drop(came);
-        let admitted = prepared.admit(&gate).await?;
-        Ok(Decided { body, admitted: Some(admitted) })
     }
+}
+
+async fn by_record(intake: Intake, stated: Stated, gate: Gate) -> Result<Decided, Refused> {
+    let Intake { decision, arrived, entered: Entered { identified, toll, .. }, .. } = intake;
+    let Toll::Metered { dialect, patience } = toll else { return Err(Refused::Internal) };
+    let arrival = Arrival { decision, arrived, dialect, patience, caller: identified.caller };
+    let admitted = take_at_word(gate.policy(), arrival, stated)?.admit(&gate).await?;
+    Ok(Decided { body: Content::Kept, admitted: Some(admitted) })
+}
+
+async fn by_body(intake: Intake, came: Bytes, gate: Gate, memory: Memory) -> Result<Decided, Refused> {
+    let Intake { decision, arrived, entered, body_most } = intake;
+    let Entered { identified, coding, toll } = entered;
+    if came.len() as u64 > body_most.get() {
+        return Err(Refused::BodyTooLarge { most: body_most });
+    }
+    // The body is here already, so there is nothing to wait with.
+    let kept = memory.take_now(Memory::needed(Some(came.len() as u64), coding, body_most))?;
+    let body = decode(came.clone(), coding, body_most).await?;
+    let caller = identified.caller;
+    let Toll::Metered { dialect, patience } = toll else {
+        let (_envoy_routes, onward) = rename(gate.policy(), &caller, &body)?;
+        return Ok(Decided { body: Content::changed(&came, onward), admitted: None });
+    };
+    let arrival = Arrival { decision, arrived, dialect, patience, caller };
+    let (prepared, onward) = prepare(gate.policy(), arrival, body).await?;
+    let body = Content::changed(&came, onward);
+    // A body that goes on as it came waits in Envoy, and not here too.
+    let _kept = matches!(body, Content::Replaced(_)).then_some(kept);
+    drop(came);
+    let admitted = prepared.admit(&gate).await?;
+    Ok(Decided { body, admitted: Some(admitted) })
 }
 
 /// What changes about a request's headers on their way to the upstream: what is meant for us stays here, a key of
 /// ours too, a body that comes encoded is decoded here and goes on plain, and the upstream is asked not to compress,
-/// since what is compressed cannot be watched.
-pub(super) fn onward(head: &Head, entered: &Entered) -> Edit {
+/// since what is compressed cannot be watched. What only we tell an endpoint picker nobody else tells it.
+pub(super) fn onward(head: &Head, entered: &Entered, picker: Picker) -> Edit {
     let mut remove = head.beginning(OURS);
     let mut and = |name: &HeaderName| remove.push(name.as_str().to_owned());
     if entered.identified.by_key {
@@ -76,6 +104,9 @@ pub(super) fn onward(head: &Head, entered: &Entered) -> Edit {
     }
     if head.headers.contains_key(CONTENT_ENCODING) {
         and(&CONTENT_ENCODING);
+    }
+    if picker == Picker::Told {
+        TOLD.iter().filter(|name| head.headers.contains_key(*name)).for_each(&mut and);
     }
     let set = HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static("identity"))]);
     Edit { set, remove }

@@ -3,10 +3,12 @@
 //! | Envoy tells | we do |
 //! |---|---|
 //! | request headers | find out who calls; let them go on without what is ours, or refuse |
+//! | request headers, with a record of the body that will do | have it decided: the answer to them is held until then |
 //! | request body | have it decided: the answer to this message is held until then, while reading on |
 //! | response headers, none of the request having been sent | Envoy answers itself: say it in the client's dialect |
 //! | response headers | note how the answer is to be watched |
 //! | response body, trailers | watch, hide what was not asked for, settle at the end |
+//! | response trailers, with a record of the usage | settle for that |
 //! | nothing more | settle for what was seen |
 //!
 //! How a request ended is read off as the proxy does: an answer whose last part came is complete if its final event
@@ -24,18 +26,21 @@ use tonic::Status;
 
 use crate::admission::Outcome;
 use crate::policy::model::Listener;
-use crate::settings::Door;
+use crate::settings::{Door, Picker};
 use crate::shell::Gate;
 use crate::units::{DecisionId, Instant, Span};
 
 use super::super::answer::{self, Refused};
 use super::super::dialect::Voice;
 use super::super::exchange::{self, Admitted, Meter, OURS, REPORT, RequestHead, enter};
-use super::envoy::{before_dispatch, in_place_of_upstream, unsupported_modes};
-use super::intake::{Decided, Intake, Undecided, onward};
+use super::envoy::{Bodies, before_dispatch, before_us, bodies, in_place_of_upstream};
+use super::intake::{By, Decided, Intake, Undecided, onward};
 use super::message::{
     self, Asked, Content, Edit, Head, HttpBody, HttpHeaders, ProcessingRequest, ProcessingResponse, Told, Vouched,
 };
+use super::record;
+use super::trust::{Kind, Trust};
+use recorded::Account;
 
 /// What to do next.
 #[derive(Debug)]
@@ -58,8 +63,8 @@ enum Stage {
     Fresh,
     /// Its body is awaited.
     Body(Box<Intake>),
-    /// It is being decided; the answer to its body is owed.
-    Deciding,
+    /// It is being decided; the answer to this message is owed.
+    Deciding(Owed),
     /// It went on to the upstream.
     Sent(Box<Admitted>),
     /// Its answer is passing.
@@ -68,11 +73,28 @@ enum Stage {
     Passing,
 }
 
+/// Which message is held until the verdict.
+enum Owed {
+    /// The body.
+    Body,
+    /// The headers, which go on so changed.
+    Headers(Edit),
+}
+
 /// One request's life.
 pub(super) struct Life {
     gate: Gate,
     settings: Arc<Door>,
+    trust: Arc<Trust>,
     trusted: bool,
+    /// What Envoy shows of bodies by itself.
+    bodies: Bodies,
+    /// Who accounts for this request.
+    account: Account,
+    /// What its answer is like, where Envoy recorded the request.
+    kind: Option<Kind>,
+    /// Whether its answer tells its usage although we did not ask for it.
+    reports_by_itself: bool,
     decision: DecisionId,
     /// How its refusals are written.
     voice: Voice,
@@ -85,10 +107,23 @@ pub(super) struct Life {
 
 impl Life {
     /// A request about which nothing is known yet.
-    pub(super) fn new(gate: Gate, settings: Arc<Door>, trusted: bool) -> Self {
+    pub(super) fn new(gate: Gate, settings: Arc<Door>, trust: Arc<Trust>, trusted: bool) -> Self {
         let (decision, asked) = (gate.decision(), gate.clock().now());
-        let (voice, tenant) = (Voice::OpenAi, String::new());
-        Self { gate, settings, trusted, decision, voice, tenant, asked, stage: Stage::Fresh }
+        Self {
+            gate,
+            settings,
+            trust,
+            trusted,
+            bodies: Bodies::Shown,
+            account: Account::Ours,
+            kind: None,
+            reports_by_itself: false,
+            decision,
+            voice: Voice::OpenAi,
+            tenant: String::new(),
+            asked,
+            stage: Stage::Fresh,
+        }
     }
 
     /// How long Envoy may say nothing now before the request is given up.
@@ -96,7 +131,9 @@ impl Life {
         match self.stage {
             Stage::Fresh | Stage::Body(_) => Some(self.settings.body_within),
             // The core decides how long a request waits.
-            Stage::Deciding => None,
+            Stage::Deciding(_) => None,
+            // Nothing comes before the end. How long that may take is Envoy's to say.
+            Stage::Answering(_) if self.account == Account::Envoys => None,
             Stage::Sent(_) => Some(self.settings.begin_within),
             Stage::Answering(_) | Stage::Passing => Some(self.settings.idle_most),
         }
@@ -107,20 +144,26 @@ impl Life {
         if message.observability_mode {
             return misconfigured("observability_mode is on: nothing could be held or refused");
         }
-        if let Some(problem) = message.protocol_config.as_ref().and_then(unsupported_modes) {
-            return misconfigured(&problem);
+        match message.protocol_config.as_ref().map(bodies) {
+            Some(Err(problem)) => return misconfigured(&problem),
+            Some(Ok(shown)) => self.bodies = shown,
+            // Only the first message tells.
+            None => {}
+        }
+        let vouched = Vouched(message.metadata_context.unwrap_or_default());
+        if let Some(picked) = message.request.as_ref().and_then(|request| vouched.picked(request)) {
+            exchange::picked(&self.gate, self.decision, picked);
         }
         let done = match message.request {
-            Some(Asked::RequestHeaders(headers)) => {
-                self.request_headers(headers, &Vouched(message.metadata_context.unwrap_or_default()))
-            }
+            Some(Asked::RequestHeaders(headers)) => self.request_headers(headers, &vouched),
             Some(Asked::RequestBody(body)) => Ok(self.request_body(body)),
             Some(Asked::RequestTrailers(_)) => Ok(Step::Answer(message::request_trailers())),
             Some(Asked::ResponseHeaders(headers)) => {
+                self.voice_of_unheard(message::path_asked(&message.attributes));
                 self.response_headers(headers, message::local_reply(&message.attributes))
             }
             Some(Asked::ResponseBody(body)) => Ok(self.response_body(body)),
-            Some(Asked::ResponseTrailers(_)) => Ok(self.response_trailers()),
+            Some(Asked::ResponseTrailers(_)) => Ok(self.response_trailers(&vouched)),
             None => Ok(Step::Fail(Status::invalid_argument("a message without a request"))),
         };
         done.unwrap_or_else(|refused| self.refuse(&refused))
@@ -138,22 +181,28 @@ impl Life {
         let entered = enter(self.gate.policy(), self.trusted, seen, vouched)?;
         exchange::identified(&self.gate, self.decision, &entered.identified);
         entered.identified.caller.tenant.as_str().clone_into(&mut self.tenant);
-        let edit = onward(&head, &entered);
-        self.stage = if bodiless {
+        let edit = onward(&head, &entered, self.settings.picker);
+        if bodiless {
             exchange::passed(&self.gate, self.decision);
-            Stage::Passing
-        } else {
-            let (decision, arrived) = (self.decision, self.gate.clock().now());
-            Stage::Body(Box::new(Intake { decision, arrived, entered, body_most: self.settings.body_most }))
-        };
-        Ok(Step::Answer(message::request_headers(edit)))
+            self.stage = Stage::Passing;
+            return Ok(Step::Answer(message::request_headers(edit, Told::default())));
+        }
+        let (decision, arrived) = (self.decision, self.gate.clock().now());
+        let intake = Intake { decision, arrived, entered, body_most: self.settings.body_most };
+        match self.bodies {
+            Bodies::Shown => {
+                self.stage = Stage::Body(Box::new(intake));
+                Ok(Step::Answer(message::request_headers(edit, Told::default())))
+            }
+            Bodies::Answers | Bodies::Recorded => Ok(self.by_record_or_body(intake, edit, &head, vouched)),
+        }
     }
 
     fn request_body(&mut self, body: HttpBody) -> Step {
-        match std::mem::replace(&mut self.stage, Stage::Deciding) {
+        match std::mem::replace(&mut self.stage, Stage::Deciding(Owed::Body)) {
             Stage::Body(intake) => {
                 self.asked = self.gate.clock().now();
-                Step::Decide(Box::new(Undecided { intake: *intake, body: body.body.into() }))
+                Step::Decide(Box::new(Undecided { intake: *intake, by: By::Body(body.body.into()) }))
             }
             _ => Step::Fail(Status::invalid_argument("a request body came out of turn; it must come in one piece")),
         }
@@ -161,19 +210,32 @@ impl Life {
 
     /// Takes the verdict on a request.
     pub(super) fn decided(&mut self, verdict: Result<Decided, Refused>) -> Step {
+        let Stage::Deciding(owed) = std::mem::replace(&mut self.stage, Stage::Passing) else {
+            return Step::Fail(Status::internal("a verdict came out of turn"));
+        };
+        let goes_on = |mut set: HeaderMap, body, told| match owed {
+            Owed::Body => message::request_body(set, body, told),
+            Owed::Headers(mut edit) => {
+                set.extend(std::mem::take(&mut edit.set));
+                message::request_headers(Edit { set, ..edit }, told)
+            }
+        };
         match verdict {
             Ok(Decided { body, admitted: Some(mut admitted) }) => {
                 admitted.sent();
+                self.reports_by_itself = admitted.reports_by_itself();
                 let told = self.told().number("queue_ms", admitted.waited().as_secs_f64() * 1e3);
                 let mut set = HeaderMap::new();
                 admitted.ask_for_load(&mut set);
+                if self.settings.picker == Picker::Told {
+                    admitted.tell_picker(self.gate.policy(), &mut set);
+                }
                 self.stage = Stage::Sent(Box::new(admitted));
-                Step::Answer(message::request_body(set, body, told))
+                Step::Answer(goes_on(set, body, told))
             }
             Ok(Decided { body, admitted: None }) => {
                 exchange::passed(&self.gate, self.decision);
-                self.stage = Stage::Passing;
-                Step::Answer(message::request_body(HeaderMap::new(), body, self.told()))
+                Step::Answer(goes_on(HeaderMap::new(), body, self.told()))
             }
             Err(refused) => self.refuse(&refused),
         }
@@ -186,6 +248,9 @@ impl Life {
         match std::mem::replace(&mut self.stage, Stage::Passing) {
             // Another filter answers before the request came to us.
             Stage::Fresh => {
+                if let Some(refused) = local.and_then(before_us) {
+                    return Err(refused);
+                }
                 let edit = Edit { set: HeaderMap::new(), remove };
                 Ok(Step::Answer(message::response_headers(edit, Told::default())))
             }
@@ -197,11 +262,14 @@ impl Life {
             // Envoy answers before the body is there.
             Stage::Body(_) => match before_dispatch(head.status) {
                 Some(refused) => Err(refused),
+                None if local.is_none() && self.bodies != Bodies::Shown => Ok(misconfigured(
+                    "a request went on although its body was asked for: allow_mode_override must be true",
+                )),
                 None => Ok(Step::Answer(message::response_headers(Edit::default(), self.told()))),
             },
             // Envoy answers while the request waits: it waits no longer. The decision is dropped, which leaves the
             // queue.
-            Stage::Deciding => Err(Refused::HeldTooLong { waited: self.gate.clock().now().since(self.asked) }),
+            Stage::Deciding(_) => Err(Refused::HeldTooLong { waited: self.gate.clock().now().since(self.asked) }),
             Stage::Sent(admitted) => self.answered(*admitted, &head, remove, local, ended),
             Stage::Answering(_) => Ok(Step::Fail(Status::invalid_argument("response headers came twice"))),
         }
@@ -227,7 +295,14 @@ impl Life {
         if admitted.keeps_load() && head.headers.contains_key(REPORT) {
             remove.push(REPORT.as_str().to_owned());
         }
-        let mut meter = admitted.meter(head.status, &head.headers);
+        let by_envoy = !ended && self.envoy_accounts(head);
+        if !by_envoy && self.account == Account::Envoys {
+            self.account = Account::Ours;
+        }
+        let mut meter = match by_envoy {
+            true => admitted.meter_unseen(head.status, &head.headers),
+            false => admitted.meter(head.status, &head.headers),
+        };
         if meter.shortens() {
             // What is hidden makes it shorter than the upstream said.
             remove.push(CONTENT_LENGTH.as_str().to_owned());
@@ -238,7 +313,9 @@ impl Life {
             told = told.charge(charge);
         }
         self.stage = Stage::Answering(Box::new(meter));
-        Ok(Step::Answer(message::response_headers(Edit { set, remove }, told)))
+        let answer = message::response_headers(Edit { set, remove }, told);
+        let unasked = self.bodies == Bodies::Recorded && !by_envoy;
+        Ok(Step::Answer(if unasked { message::and_show_bodies(answer) } else { answer }))
     }
 
     fn response_body(&mut self, body: HttpBody) -> Step {
@@ -264,9 +341,15 @@ impl Life {
         Step::Answer(message::response_body(Content::changed(&came, shown), told))
     }
 
-    fn response_trailers(&mut self) -> Step {
+    fn response_trailers(&mut self, vouched: &Vouched) -> Step {
         let mut told = Told::default();
-        if let Stage::Answering(meter) = &mut self.stage {
+        self.note_record(vouched);
+        if self.account == Account::Envoys
+            && let Stage::Answering(meter) = &mut self.stage
+        {
+            let charge = meter.ended(record::usage(&vouched.0));
+            told = self.told().charge(charge);
+        } else if let Stage::Answering(meter) = &mut self.stage {
             // What is still held back is an event without its end, which no client would read.
             let (_unfinished, charge) = meter.end();
             told = self.told().charge(charge);
@@ -278,7 +361,7 @@ impl Life {
     pub(super) fn closed(&self) -> Step {
         match self.stage {
             // Ending well here would let the request through.
-            Stage::Deciding => Step::Fail(Status::cancelled("the request was not decided")),
+            Stage::Deciding(_) => Step::Fail(Status::cancelled("the request was not decided")),
             _ => Step::Over,
         }
     }
@@ -316,6 +399,7 @@ impl Life {
 impl Drop for Life {
     /// However the conversation ended: a request that was not decided by then has been left.
     fn drop(&mut self) {
+        self.note_unrecorded();
         self.gate.decisions().left(self.decision.request, self.gate.clock().now());
     }
 }
@@ -326,7 +410,10 @@ fn misconfigured(problem: &str) -> Step {
     Step::Fail(Status::failed_precondition(problem))
 }
 
+mod recorded;
 #[cfg(test)]
 mod streams;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod unseen;

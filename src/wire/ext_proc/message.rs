@@ -8,12 +8,15 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use envoy_types::pb::envoy::config::core::v3 as core;
+use envoy_types::pb::envoy::extensions::filters::http::ext_proc::v3::ProcessingMode;
+use envoy_types::pb::envoy::extensions::filters::http::ext_proc::v3::processing_mode::{BodySendMode, HeaderSendMode};
 use envoy_types::pb::envoy::service::ext_proc::v3 as pb;
 use envoy_types::pb::envoy::r#type::v3::HttpStatus;
 use envoy_types::pb::google::protobuf::{Struct, Value, value::Kind};
 use http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Response, StatusCode};
 
+use crate::observe::decisions::Picked;
 use crate::policy::model::MetadataKey;
 use crate::units::VirtualTokens;
 
@@ -26,6 +29,9 @@ pub(super) use pb::{HttpBody, HttpHeaders, ProcessingRequest, ProcessingResponse
 
 /// The namespace of what we tell Envoy about a request.
 pub const NAMESPACE: &str = "tallygate";
+
+/// The namespace of what endpoint pickers of the Gateway API Inference Extension say.
+const PICKER: &str = "envoy.lb";
 
 /// Under which key Envoy sends the attributes of its own filter.
 const FILTER: &str = "envoy.filters.http.ext_proc";
@@ -75,6 +81,12 @@ impl Head {
     }
 }
 
+/// The path of the request an answer is to, without the query, where Envoy was asked for `request.path`.
+pub(super) fn path_asked(attributes: &HashMap<String, Struct>) -> &str {
+    let path = attributes.get(FILTER).and_then(|ours| text(ours.fields.get("request.path")?));
+    path.and_then(|path| path.split('?').next()).unwrap_or_default()
+}
+
 /// Why Envoy sends an answer it made itself, in its own fixed words; nothing when the answer is the upstream's, or
 /// when Envoy was not asked for `response.code_details`.
 pub(super) fn local_reply(attributes: &HashMap<String, Struct>) -> Option<&str> {
@@ -92,6 +104,26 @@ fn text(value: &Value) -> Option<&str> {
 /// What Envoy vouches for.
 #[derive(Debug, Default)]
 pub(super) struct Vouched(pub(super) core::Metadata);
+
+impl Vouched {
+    /// What an endpoint picker says of a request, where its answer begins or ends with this message.
+    pub(super) fn picked(&self, message: &Asked) -> Option<Picked> {
+        let says = match message {
+            Asked::ResponseHeaders(_) | Asked::ResponseTrailers(_) => true,
+            Asked::ResponseBody(body) => body.end_of_stream,
+            Asked::RequestHeaders(_) | Asked::RequestBody(_) | Asked::RequestTrailers(_) => false,
+        };
+        let said = &self.0.filter_metadata.get(PICKER).filter(|_| says)?.fields;
+        let named = |key| said.get(key).and_then(text).filter(|endpoint| !endpoint.is_empty());
+        let endpoint =
+            named("x-gateway-destination-endpoint-served").or_else(|| named("x-gateway-destination-endpoint"));
+        let cost = said.get("x-gateway-inference-request-cost").and_then(|value| match value.kind {
+            Some(Kind::NumberValue(cost)) if cost.is_finite() => Some(cost),
+            _ => None,
+        });
+        (endpoint.is_some() || cost.is_some()).then(|| Picked { endpoint: endpoint.map(Into::into), cost })
+    }
+}
 
 impl Claims for Vouched {
     fn claim(&self, key: &MetadataKey) -> Option<Claim<'_>> {
@@ -211,9 +243,23 @@ fn response(said: Said, told: Told) -> Box<ProcessingResponse> {
 }
 
 /// The request's headers go on, so changed.
-pub(super) fn request_headers(edit: Edit) -> Box<ProcessingResponse> {
+pub(super) fn request_headers(edit: Edit, told: Told) -> Box<ProcessingResponse> {
     let headers = pb::HeadersResponse { response: Some(common(edit, Content::Kept)) };
-    response(Said::RequestHeaders(headers), Told::default())
+    response(Said::RequestHeaders(headers), told)
+}
+
+/// The same message, which also asks for the bodies that are still to come: the request's in one piece, the answer's as
+/// it passes. Heeded only with an answer to headers, and where `allow_mode_override` is on.
+pub(super) fn and_show_bodies(mut message: Box<ProcessingResponse>) -> Box<ProcessingResponse> {
+    message.mode_override = Some(ProcessingMode {
+        request_header_mode: HeaderSendMode::Send.into(),
+        response_header_mode: HeaderSendMode::Send.into(),
+        request_body_mode: BodySendMode::Buffered.into(),
+        response_body_mode: BodySendMode::Streamed.into(),
+        request_trailer_mode: HeaderSendMode::Skip.into(),
+        response_trailer_mode: HeaderSendMode::Send.into(),
+    });
+    message
 }
 
 /// The request goes on to the upstream, with these headers set. A replaced body needs its new length beside it, or Envoy refuses it.

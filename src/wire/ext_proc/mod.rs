@@ -14,6 +14,8 @@ mod life;
 #[cfg(test)]
 mod lives;
 mod message;
+mod record;
+mod trust;
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -39,6 +41,7 @@ use super::identity::trusts;
 use intake::Decided;
 use life::{Life, Step};
 use message::{ProcessingRequest, ProcessingResponse};
+use trust::Trust;
 
 pub use message::NAMESPACE;
 
@@ -49,6 +52,7 @@ pub struct ExtProc {
     settings: Arc<Door>,
     trusted: bool,
     memory: Memory,
+    trust: Arc<Trust>,
 }
 
 impl ExtProc {
@@ -57,7 +61,7 @@ impl ExtProc {
     pub fn new(gate: Gate, settings: Door, listener: IpAddr) -> Self {
         let trusted = trusts(&gate.policy().identity.trust, Listener::Grpc, listener);
         let memory = Memory::new(settings.bodies_most, settings.body_most);
-        Self { gate, settings: Arc::new(settings), trusted, memory }
+        Self { gate, settings: Arc::new(settings), trusted, memory, trust: Arc::default() }
     }
 
     /// The service, as a gRPC server takes it.
@@ -80,7 +84,7 @@ impl ExternalProcessor for ExtProc {
 impl ExtProc {
     /// One request's conversation, as it is asked.
     fn talk(&self, questions: Questions) -> Answers {
-        let life = Life::new(self.gate.clone(), self.settings.clone(), self.trusted);
+        let life = Life::new(self.gate.clone(), self.settings.clone(), self.trust.clone(), self.trusted);
         let (gate, memory) = (self.gate.clone(), self.memory.clone());
         let talk = Box::new(Talk { life, questions, deciding: None, gate, memory });
         Answers { next: Some(Box::pin(talk.next())) }

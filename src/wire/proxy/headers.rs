@@ -1,15 +1,13 @@
 //! Which headers travel on.
 //!
-//! Those that concern one connection only do not (RFC 9110, section 7.6.1), nor those that concern us: everything
-//! named `x-tallygate-…` is read here or means nothing, in either direction, so that nobody can speak for us. The
-//! upstream is asked not to compress, since what is compressed cannot be watched.
+//! Those that concern one connection only do not (RFC 9110, section 7.6.1). What concerns us the layer has kept already.
 
 use http::header::{
-    ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName,
-    HeaderValue, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE,
 };
 
-use super::super::exchange::{KEYS, OURS};
+use super::super::exchange::KEYS;
 
 const HOP_BY_HOP: [HeaderName; 9] = [
     CONNECTION,
@@ -23,31 +21,22 @@ const HOP_BY_HOP: [HeaderName; 9] = [
     UPGRADE,
 ];
 
-/// The headers of a request as the upstream is to see them. A key of ours stays here.
-pub(super) fn for_upstream(headers: &HeaderMap, our_key: bool) -> HeaderMap {
+/// The headers of a request as the upstream is to see them. The length is the client's to write anew.
+pub(super) fn for_upstream(headers: &HeaderMap) -> HeaderMap {
     let mut onward = headers.clone();
     strip(&mut onward);
-    // A body was decoded on its way in.
-    for name in [HOST, CONTENT_LENGTH, CONTENT_ENCODING, EXPECT] {
+    for name in [HOST, CONTENT_LENGTH, EXPECT] {
         onward.remove(name);
     }
-    if our_key {
-        remove_keys(&mut onward);
-    }
-    onward.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     onward
 }
 
 /// Shows the upstream this key and no other.
 pub(super) fn show_key(headers: &mut HeaderMap, key: &HeaderValue) {
-    remove_keys(headers);
-    headers.insert(AUTHORIZATION, key.clone());
-}
-
-fn remove_keys(headers: &mut HeaderMap) {
     for name in KEYS {
         headers.remove(name);
     }
+    headers.insert(AUTHORIZATION, key.clone());
 }
 
 /// Takes out of an answer what does not travel on.
@@ -63,9 +52,7 @@ fn strip(headers: &mut HeaderMap) {
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
         .collect();
-    let ours = headers.keys().filter(|name| name.as_str().starts_with(OURS)).cloned();
-    let going: Vec<HeaderName> = ours.chain(named).chain(HOP_BY_HOP).collect();
-    for name in going {
+    for name in named.into_iter().chain(HOP_BY_HOP) {
         headers.remove(name);
     }
 }
@@ -87,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_concerns_one_connection_or_us_stays_here() {
+    fn what_concerns_one_connection_stays_here() {
         let request = headers(&[
             ("host", "gateway"),
             ("connection", "close, x-hop"),
@@ -96,27 +83,20 @@ mod tests {
             ("transfer-encoding", "chunked"),
             ("content-length", "5"),
             ("expect", "100-continue"),
-            ("content-encoding", "gzip"),
-            ("accept-encoding", "gzip, br"),
-            ("x-tallygate-deadline-ms", "5"),
-            ("x-tallygate-forged", "1"),
             ("authorization", "Bearer theirs"),
             ("content-type", "application/json"),
         ]);
-        let onward = for_upstream(&request, false);
-        assert_eq!(names(&onward), ["accept-encoding", "authorization", "content-type"]);
-        assert_eq!(onward["accept-encoding"], "identity");
-        let mut answer = headers(&[("x-tallygate-decision", "forged"), ("keep-alive", "5"), ("content-length", "5")]);
+        assert_eq!(names(&for_upstream(&request)), ["authorization", "content-type"]);
+        let mut answer = headers(&[("keep-alive", "5"), ("content-length", "5")]);
         clean_answer(&mut answer);
         assert_eq!(names(&answer), ["content-length"]);
     }
 
     #[test]
-    fn our_key_never_reaches_the_upstream() {
-        let request = headers(&[("authorization", "Bearer ours"), ("x-api-key", "ours")]);
-        let mut onward = for_upstream(&request, true);
-        assert_eq!(names(&onward), ["accept-encoding"]);
+    fn the_upstream_is_shown_its_own_key() {
+        let mut onward = headers(&[("authorization", "Bearer theirs"), ("x-api-key", "theirs")]);
         show_key(&mut onward, &HeaderValue::from_static("Bearer upstream"));
+        assert_eq!(names(&onward), ["authorization"]);
         assert_eq!(onward["authorization"], "Bearer upstream");
     }
 }

@@ -9,8 +9,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ::http::{Request, Response};
-use bytes::Bytes;
-use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -22,6 +20,7 @@ use tokio::time::sleep;
 
 use super::{Proxy, Upstream, UpstreamError};
 use crate::wire::lives::{BATCH, OUTCOMES, at_rest, body, door, events, gate, seeds, wild};
+use crate::wire::server::Body;
 
 /// Connections to an upstream that lives in memory, each with its own luck.
 #[derive(Clone, Debug)]
@@ -29,7 +28,7 @@ pub(super) struct Dial(Arc<Mutex<StdRng>>);
 
 impl Dial {
     /// Sends a request on a connection of its own.
-    pub(super) async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, UpstreamError> {
+    pub(super) async fn send(&self, request: Request<Body>) -> Result<Response<Incoming>, UpstreamError> {
         let mut rng = StdRng::seed_from_u64(self.0.lock().expect("nobody panics with it").random());
         let broken = |error: hyper::Error| UpstreamError::Unreachable(error.to_string());
         if rng.random_bool(0.05) {
@@ -165,7 +164,7 @@ async fn batch(seed: u64) -> BTreeSet<String> {
     let dial = Dial(Arc::new(Mutex::new(StdRng::seed_from_u64(rng.random()))));
     let upstream = Upstream::in_memory(gate.policy(), dial);
     let proxy = Proxy::new(gate.clone(), upstream, door(), Ipv4Addr::LOCALHOST.into());
-    let all = proxy.bodies.memory().free();
+    let all = proxy.memory.free();
     let mut clients = JoinSet::new();
     for _ in 0..BATCH {
         clients.spawn(client(proxy.clone(), StdRng::seed_from_u64(rng.random())));
@@ -174,7 +173,7 @@ async fn batch(seed: u64) -> BTreeSet<String> {
     while let Some(ended) = clients.join_next().await {
         ended.unwrap_or_else(|error| panic!("TALLYGATE_SEED={seed}: {error}"));
     }
-    at_rest(&gate, proxy.bodies.memory(), all, seed).await
+    at_rest(&gate, &proxy.memory, all, seed).await
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::{Request, Response, Uri};
-use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
@@ -12,9 +10,9 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 use crate::policy::Policy;
-use crate::units::{PoolIndex, Span};
+use crate::units::PoolIndex;
 
-use super::super::answer::Refused;
+use super::super::server::Body;
 
 /// How long a connection may take to be made.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
@@ -31,8 +29,8 @@ pub struct Upstream {
 /// Plain where no pool asks for https, so that a host without certificates can still serve.
 #[derive(Clone, Debug)]
 enum Connections {
-    Plain(Client<HttpConnector, Full<Bytes>>),
-    Secure(Client<HttpsConnector<HttpConnector>, Full<Bytes>>),
+    Plain(Client<HttpConnector, Body>),
+    Secure(Client<HttpsConnector<HttpConnector>, Body>),
     /// Dials nobody: the tests' own upstream, in memory.
     #[cfg(test)]
     Memory(super::lives::Dial),
@@ -55,7 +53,7 @@ impl Connections {
         Ok(Self::Secure(client.build(trust.https_or_http().enable_http1().wrap_connector(connector))))
     }
 
-    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, UpstreamError> {
+    async fn send(&self, request: Request<Body>) -> Result<Response<Incoming>, UpstreamError> {
         let answered = match self {
             Self::Plain(client) => client.request(request).await,
             Self::Secure(client) => client.request(request).await,
@@ -75,20 +73,6 @@ pub enum UpstreamError {
     /// No connection, or one that broke before the answer began.
     #[error("{0}")]
     Unreachable(String),
-    /// No answer in time.
-    #[error("the upstream did not begin its answer within {0}")]
-    TimedOut(Span),
-}
-
-impl UpstreamError {
-    /// What it is answered with.
-    #[must_use]
-    pub fn refused(self) -> Refused {
-        match self {
-            Self::Unreachable(what) => Refused::UpstreamUnreachable(what),
-            Self::TimedOut(within) => Refused::UpstreamSilent { within },
-        }
-    }
 }
 
 impl Upstream {
@@ -125,10 +109,9 @@ impl Upstream {
     /// Sends a request and waits for the head of its answer. Dropping the future cancels the request.
     ///
     /// # Errors
-    /// When there is no answer, or none in time.
-    pub async fn send(&self, request: Request<Full<Bytes>>, within: Span) -> Result<Response<Incoming>, UpstreamError> {
-        let sending = tokio::time::timeout(within.to_std(), self.connections.send(request));
-        sending.await.unwrap_or(Err(UpstreamError::TimedOut(within)))
+    /// When there is no answer.
+    pub async fn send(&self, request: Request<Body>) -> Result<Response<Incoming>, UpstreamError> {
+        self.connections.send(request).await
     }
 
     /// The tests' own, for every pool.

@@ -10,7 +10,26 @@ use tokio::process::{Child, Command};
 
 use super::{Client, Gateway, within};
 
-const CONFIG: &str = include_str!("../../../deploy/envoy/ext_proc.yaml");
+/// A configuration the project ships.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Config {
+    /// Every body comes.
+    ExtProc,
+    /// Bodies come where they are asked for.
+    BodyFree,
+    /// Callers are verified before, and an endpoint picker stands behind.
+    Picker,
+}
+
+impl Config {
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::ExtProc => include_str!("../../../deploy/envoy/ext_proc.yaml"),
+            Self::BodyFree => include_str!("../../../deploy/envoy/body_free.yaml"),
+            Self::Picker => include_str!("../../../deploy/envoy/picker.yaml"),
+        }
+    }
+}
 
 /// A running Envoy. Dropping it kills it.
 pub(crate) struct Front {
@@ -27,17 +46,23 @@ impl Front {
         Self::edited(gateway, upstream, |config| config).await
     }
 
+    /// The same, with another of the configurations.
+    pub(crate) async fn of(config: Config, gateway: &Gateway, upstream: SocketAddr) -> Option<Self> {
+        Self::asking(config, gateway.app.grpc(), upstream, |config| config).await
+    }
+
     /// Starts it with a changed configuration.
     pub(crate) async fn edited(
         gateway: &Gateway,
         upstream: SocketAddr,
         edit: impl FnOnce(String) -> String,
     ) -> Option<Self> {
-        Self::asking(gateway.app.grpc(), upstream, edit).await
+        Self::asking(Config::ExtProc, gateway.app.grpc(), upstream, edit).await
     }
 
     /// Starts it in front of an upstream, asking whoever listens at an address.
     pub(crate) async fn asking(
+        config: Config,
         grpc: SocketAddr,
         upstream: SocketAddr,
         edit: impl FnOnce(String) -> String,
@@ -47,8 +72,12 @@ impl Front {
             return None;
         };
         let port = |from: u16, to: u16| (format!("port_value: {from}}}"), format!("port_value: {to}}}"));
-        let ports = [port(10_000, 0), port(9_901, 0), port(8_000, upstream.port()), port(9_001, grpc.port())];
-        let mut config = edit(CONFIG.to_owned());
+        let mut ports = vec![port(10_000, 0), port(9_901, 0), port(9_001, grpc.port())];
+        // Behind a picker it is the picker that knows the upstream.
+        if config != Config::Picker {
+            ports.push(port(8_000, upstream.port()));
+        }
+        let mut config = edit(config.text().to_owned());
         for (from, to) in ports {
             assert!(config.contains(&from), "the configuration has {from}");
             config = config.replace(&from, &to);

@@ -2,6 +2,8 @@
 
 mod client;
 mod front;
+mod layered;
+mod picker;
 mod stage;
 mod upstream;
 
@@ -15,7 +17,9 @@ use tallygate::shell::{Gate, Seen};
 use tallygate::units::{Span, VirtualTokens};
 
 pub(crate) use client::{Answer, Client};
-pub(crate) use front::Front;
+pub(crate) use front::{Config, Front};
+pub(crate) use layered::layered;
+pub(crate) use picker::Picker;
 pub(crate) use stage::{Case, Stage, Way, both_doors, cases, play};
 pub(crate) use upstream::{Exchange, Upstream};
 

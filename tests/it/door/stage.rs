@@ -10,15 +10,30 @@ use std::pin::Pin;
 
 use tallygate::units::VirtualTokens;
 
-use super::{Client, Exchange, Front, Gateway, Setup, Upstream};
+use super::{Client, Config, Exchange, Front, Gateway, Setup, Upstream, layered};
 
 /// Through which door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// The reverse proxy.
     Proxy,
+    /// An axum server with the layer in front of a client of its own.
+    Layer,
     /// A real Envoy that asks over ext_proc.
     Envoy,
+    /// A real Envoy that asks over ext_proc and sends bodies only where it is told to.
+    BodyFree,
+}
+
+impl Way {
+    /// What is set up in front of the gateway, if anything.
+    pub(crate) fn config(self) -> Option<Config> {
+        match self {
+            Self::Proxy | Self::Layer => None,
+            Self::Envoy => Some(Config::ExtProc),
+            Self::BodyFree => Some(Config::BodyFree),
+        }
+    }
 }
 
 /// A gateway, its upstream, and the way in.
@@ -27,6 +42,7 @@ pub(crate) struct Stage {
     pub(crate) gateway: Gateway,
     pub(crate) upstream: Upstream,
     front: Option<Front>,
+    layered: Option<SocketAddr>,
     before: (VirtualTokens, BTreeMap<String, u64>),
 }
 
@@ -41,7 +57,7 @@ macro_rules! cases {
     }};
 }
 
-/// Two tests that play a table of cases on a setup, one for each door.
+/// Tests that play a table of cases on a setup, one for each way in.
 macro_rules! both_doors {
     ($table:ident, $setup:expr, [$($name:ident),* $(,)?]) => {
         mod $table {
@@ -53,8 +69,18 @@ macro_rules! both_doors {
             }
 
             #[tokio::test]
+            async fn by_layer() {
+                crate::door::play(crate::door::Way::Layer, $setup, cases![$($name),*]).await;
+            }
+
+            #[tokio::test]
             async fn by_envoy() {
                 crate::door::play(crate::door::Way::Envoy, $setup, cases![$($name),*]).await;
+            }
+
+            #[tokio::test]
+            async fn by_envoy_without_bodies() {
+                crate::door::play(crate::door::Way::BodyFree, $setup, cases![$($name),*]).await;
             }
         }
     };
@@ -77,17 +103,21 @@ impl Stage {
     /// Sets it; nothing where there is no Envoy and one is needed.
     pub(crate) async fn set(way: Way, setup: Setup) -> Option<Self> {
         let upstream = Upstream::start().await;
+        let door = setup.door.clone();
         let gateway = setup.start(&upstream.url()).await;
-        let front = match way {
-            Way::Proxy => None,
-            Way::Envoy => Some(Front::start(&gateway, upstream.address()).await?),
-        };
-        Some(Self { way, gateway, upstream, front, before: (VirtualTokens::ZERO, BTreeMap::new()) })
+        let (mut front, mut layer) = (None, None);
+        match way.config() {
+            None if way == Way::Layer => layer = Some(layered(gateway.gate(), door, upstream.address()).await),
+            None => {}
+            Some(config) => front = Some(Front::of(config, &gateway, upstream.address()).await?),
+        }
+        Some(Self { way, gateway, upstream, front, layered: layer, before: (VirtualTokens::ZERO, BTreeMap::new()) })
     }
 
     /// Where clients connect to.
     pub(crate) fn address(&self) -> SocketAddr {
-        self.front.as_ref().map_or(self.gateway.app.proxy(), Front::address)
+        let front = self.front.as_ref().map(Front::address);
+        front.or(self.layered).unwrap_or(self.gateway.app.proxy())
     }
 
     /// Connects a client.
@@ -127,11 +157,32 @@ impl Stage {
         }
     }
 
+    /// What the input of a request that is decided by Envoy's record is estimated at: a token for four bytes of its body.
+    /// Everywhere else it is counted as this much.
+    pub(crate) fn input(&self, body: &serde_json::Value, counted: u64) -> u64 {
+        if self.way == Way::BodyFree { (body.to_string().len() as u64).div_ceil(4) } else { counted }
+    }
+
+    /// Checks a body that passed. Where Envoy's AI protocol manager reads answers it writes their JSON anew, and what is
+    /// between the events may be lost.
+    pub(crate) fn assert_passed(&self, body: &str, sent: &str) {
+        if self.way != Way::BodyFree {
+            assert_eq!(body, sent);
+            return;
+        }
+        let parts = |text: &str| -> Vec<Result<serde_json::Value, String>> {
+            let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with(':'));
+            let lines = lines.map(|line| line.strip_prefix("data: ").unwrap_or(line));
+            lines.map(|line| serde_json::from_str(line).map_err(|_| line.to_owned())).collect()
+        };
+        assert_eq!(parts(body), parts(sent));
+    }
+
     /// One of two, by the door.
     pub(crate) fn either<T>(&self, by_proxy: T, by_envoy: T) -> T {
         match self.way {
-            Way::Proxy => by_proxy,
-            Way::Envoy => by_envoy,
+            Way::Proxy | Way::Layer => by_proxy,
+            Way::Envoy | Way::BodyFree => by_envoy,
         }
     }
 }

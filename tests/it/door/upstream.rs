@@ -83,7 +83,16 @@ impl Exchange {
                 return None;
             }
         }
-        Some(Self { head, body: held[end..].to_vec(), stream })
+        let mut body = held.split_off(end);
+        if header(&head, "transfer-encoding") == Some("chunked") {
+            while !body.ends_with(b"0\r\n\r\n") {
+                if stream.read_buf(&mut body).await.ok()? == 0 {
+                    return None;
+                }
+            }
+            body = dechunked(&body);
+        }
+        Some(Self { head, body, stream })
     }
 
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
@@ -134,6 +143,18 @@ impl Exchange {
         let read = within("the gateway to cancel the request", self.stream.read(&mut rest)).await.unwrap_or(0);
         assert_eq!(read, 0, "nothing more is sent");
     }
+}
+
+/// What chunks hold.
+fn dechunked(mut chunks: &[u8]) -> Vec<u8> {
+    let mut whole = Vec::new();
+    while let Some(line) = chunks.windows(2).position(|window| window == b"\r\n") {
+        let size = std::str::from_utf8(&chunks[..line]).expect("a chunk's size");
+        let size = usize::from_str_radix(size, 16).expect("a chunk's size");
+        whole.extend_from_slice(&chunks[line + 2..line + 2 + size]);
+        chunks = &chunks[line + 4 + size..];
+    }
+    whole
 }
 
 fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {

@@ -11,6 +11,7 @@ mod fanout;
 mod limits;
 mod load;
 mod passing;
+mod picker;
 mod proxy;
 mod recorded;
 mod refusals;

@@ -35,13 +35,15 @@ async fn a_client_that_asked_for_usage_sees_it(stage: &mut Stage) {
     let mut client = stage.client().await;
     let mut body = chat(true);
     body["stream_options"] = json!({"include_usage": true});
+    // Of a model of its own: where clients of a model ask for usage themselves, bodies of its requests need not be read.
+    body["model"] = json!("gpt-4o-mini");
     client.chat("", &body).await;
     let mut exchange = stage.upstream.next().await;
     assert_eq!(exchange.body, body.to_string().into_bytes(), "untouched");
     exchange.begin().await;
     exchange.chunk(&format!("{}{USAGE}{DONE}", delta("x"))).await;
     exchange.end().await;
-    assert_eq!(client.answer().await.body, format!("{}{USAGE}{DONE}", delta("x")));
+    stage.assert_passed(&client.answer().await.body, &format!("{}{USAGE}{DONE}", delta("x")));
     assert_eq!(stage.ended().await, (cost(11, 6), once("completed")));
 }
 
@@ -54,7 +56,7 @@ async fn a_stream_cut_at_every_byte_comes_out_the_same(stage: &mut Stage) {
         exchange.chunk(&char::from(byte).to_string()).await;
     }
     exchange.end().await;
-    assert_eq!(client.answer().await.body, format!("{}: still there\r\n\r\n{DONE}", shown("hi")));
+    stage.assert_passed(&client.answer().await.body, &format!("{}: still there\r\n\r\n{DONE}", shown("hi")));
     assert_eq!(stage.ended().await, (cost(11, 6), once("completed")));
 }
 
@@ -127,7 +129,8 @@ async fn a_stream_whose_length_was_promised_is_whole_without_what_is_hidden(stag
     let head = format!("connection: close\r\ncontent-type: text/event-stream\r\ncontent-length: {}", body.len());
     exchange.send(&format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n{body}")).await;
     let answer = client.answer().await;
-    assert_eq!((answer.whole, answer.body), (true, format!("{}{DONE}", shown("hi"))));
+    assert!(answer.whole);
+    stage.assert_passed(&answer.body, &format!("{}{DONE}", shown("hi")));
     assert_eq!(stage.ended().await, (cost(11, 6), once("completed")));
 }
 

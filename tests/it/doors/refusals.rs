@@ -82,7 +82,7 @@ fn keyed(way: Way) -> Setup {
 
 /// Headers name tenants, but on the other door only.
 fn distrusting(way: Way) -> Setup {
-    let other = if way == Way::Proxy { "grpc" } else { "proxy" };
+    let other = if way == Way::Envoy { "proxy" } else { "grpc" };
     Setup::policy(&format!(
         "identity: {{tenant: [{{metadata: envoy.filters.http.jwt_authn/payload.org}}, {{header: x-tenant-id}}, \
          {{fallback: nobody}}], trust: [{other}], class: [{{header: x-priority}}]}}\n\
@@ -242,6 +242,13 @@ fn refusals() -> Vec<Refusal> {
 
 async fn what_cannot_be_served_is_told_so(stage: &mut Stage) {
     for (path, headers, body, status, reason, words) in refusals() {
+        let unread = stage.way == Way::BodyFree && path == "/v1/chat/completions" && headers.is_empty();
+        if unread && (words.starts_with("n must be") || words == "background") {
+            // What Envoy's record does not tell goes on, for the upstream to refuse.
+            continue;
+        }
+        // Envoy refuses this before it comes to us, who put it into words of ours.
+        let (by_envoy, words) = if unread && words.contains("EOF") { (true, "cannot be read") } else { (false, words) };
         for anthropic in [false, true] {
             let mut client = stage.client().await;
             let version = if anthropic { "anthropic-version: 2023-06-01\r\n" } else { "" };
@@ -251,7 +258,7 @@ async fn what_cannot_be_served_is_told_so(stage: &mut Stage) {
             assert!(message.contains(words), "{path} {headers}: {message}");
             assert_eq!(answer.header("retry-after"), "", "coming back would not help: {reason}");
             // In the shape of the API that was called, and of the SDK that calls.
-            let theirs = anthropic || path == "/v1/messages";
+            let theirs = (anthropic && !by_envoy) || path == "/v1/messages";
             assert_eq!(answer.json()["type"] == "error", theirs, "{path}: {}", answer.body);
             let id = if theirs { "request-id" } else { "x-request-id" };
             assert_eq!(answer.header(id), answer.header("x-tallygate-decision"));
@@ -307,7 +314,8 @@ async fn a_key_of_ours_names_the_tenant_and_stays_here(stage: &mut Stage) {
         let mut client = stage.client().await;
         client.chat(headers, &chat(false)).await;
         let mut exchange = stage.upstream.next().await;
-        assert_eq!(exchange.header("authorization"), stage.either(Some("Bearer sk-upstream"), None));
+        let upstreams_own = (stage.way == Way::Proxy).then_some("Bearer sk-upstream");
+        assert_eq!(exchange.header("authorization"), upstreams_own, "only the proxy has one to show");
         assert!(!exchange.head.contains("sk-acme"), "{}", exchange.head);
         exchange.answer("200 OK", ANSWER).await;
         assert_eq!(client.answer().await.status, 200);

@@ -30,7 +30,7 @@ pub(super) fn gate_of(text: &str) -> Gate {
 }
 
 pub(super) fn life(gate: &Gate) -> Life {
-    Life::new(gate.clone(), Arc::new(Door::default()), false)
+    Life::new(gate.clone(), Arc::new(Door::default()), Arc::default(), false)
 }
 
 pub(super) fn ask(request: Asked) -> ProcessingRequest {

@@ -1,10 +1,11 @@
 //! The same recorded calls on a clock that stands still get equal quotes, verdicts and charges at every door.
 //!
-//! A tape of calls is drawn once, written down, and played from what was written: through the proxy, through the gRPC
-//! service as Envoy asks it, and a part of it through a real Envoy. After each call everything is compared: what the
+//! A tape of calls is drawn once, written down, and played from what was written: through the proxy, through the layer in
+//! an axum server, through the gRPC service as Envoy asks it, and a part of it through a real Envoy. After each call everything is compared: what the
 //! core knows of every request (its quote, its place, its ticket), every counter, queue and account, what the upstream
 //! was sent, and what the client was answered. The first difference is printed from both sides.
 
+mod bare;
 mod grpc;
 mod http;
 mod tape;
@@ -27,7 +28,7 @@ use tallygate::wire::server;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::door::{Front, Upstream};
+use crate::door::{Config, Front, Upstream, layered};
 use grpc::Grpc;
 use http::Http;
 use tape::{Call, Reply, Turn};
@@ -262,6 +263,13 @@ async fn by_proxy(tape: &[Call], rules: Rules) -> Vec<String> {
     play(gate, Http::new(address, upstream), tape).await
 }
 
+async fn by_layer(tape: &[Call], rules: Rules) -> Vec<String> {
+    let gate = gate(rules);
+    let upstream = Upstream::start().await;
+    let address = layered(&gate, settings(), upstream.address()).await;
+    play(gate, Http::new(address, upstream), tape).await
+}
+
 async fn by_grpc(tape: &[Call], rules: Rules) -> Vec<String> {
     let gate = gate(rules);
     let address = grpc(&gate).await;
@@ -271,7 +279,7 @@ async fn by_grpc(tape: &[Call], rules: Rules) -> Vec<String> {
 async fn by_envoy(tape: &[Call], rules: Rules) -> Option<Vec<String>> {
     let gate = gate(rules);
     let upstream = Upstream::start().await;
-    let front = Front::asking(grpc(&gate).await, upstream.address(), |config| config).await?;
+    let front = Front::asking(Config::ExtProc, grpc(&gate).await, upstream.address(), |config| config).await?;
     Some(play(gate, Http::new(front.address(), upstream), tape).await)
 }
 
@@ -320,6 +328,7 @@ const FRONTED: usize = 100;
 async fn equal_at_every_door(seed: u64, rules: Rules) {
     let tape = recorded(seed, CALLS / 2);
     let proxied = by_proxy(&tape, rules).await;
+    compare(&proxied, &by_layer(&tape, rules).await, "by the layer");
     compare(&proxied, &by_grpc(&tape, rules).await, "by the gRPC service");
     let told = proxied.concat();
     for reason in ["queue_full", "too_large", "unidentified", "malformed", "model_not_found", "unsupported", "expired"]

@@ -14,10 +14,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Version;
-use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::admission::Outcome;
@@ -29,63 +27,78 @@ use super::super::server::BodyError;
 /// How long after its final event a stream may go on.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// What ends an upstream's body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Framing {
+/// What ends a service's body. A service whose answers are ended by their connection says so among the extensions of
+/// each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::wire) enum Framing {
     /// Its length, or a last chunk or frame: an early end is told from a good one.
+    #[default]
     Framed,
     /// The end of the connection, which may also be an accident.
     UntilClose,
 }
 
-impl Framing {
-    /// Of an answer, by its head as it came (RFC 9112, section 6.3).
-    pub(super) fn of(head: &http::response::Parts) -> Self {
-        let says = |name| head.headers.contains_key(name);
-        if head.version <= Version::HTTP_11 && !says(CONTENT_LENGTH) && !says(TRANSFER_ENCODING) {
-            Self::UntilClose
-        } else {
-            Self::Framed
-        }
-    }
-}
-
 /// The body of an answer, watched.
 pub(super) struct Observed {
-    upstream: Incoming,
+    upstream: super::Body,
     framing: Framing,
     meter: Meter,
     idle_most: Span,
     idle: Pin<Box<Sleep>>,
-    ended: bool,
+    stage: Stage,
 }
 
-/// An answer that is metered.
-pub(super) fn metered(upstream: Incoming, framing: Framing, meter: Meter, idle_most: Span) -> Observed {
-    Observed::new(upstream, framing, meter, idle_most)
+/// How far it has come.
+#[derive(Debug)]
+enum Stage {
+    /// More may come.
+    Open,
+    /// Only its trailers are left to be shown.
+    Trailers(HeaderMap),
+    /// Nothing more comes.
+    Ended,
 }
 
-/// An answer that only passes.
-pub(super) fn unmetered(upstream: Incoming, idle_most: Span) -> Observed {
-    Observed::new(upstream, Framing::Framed, Meter::unmetered(), idle_most)
-}
+type Polled = Poll<Option<Result<Frame<Bytes>, BodyError>>>;
 
 impl Observed {
-    fn new(upstream: Incoming, framing: Framing, meter: Meter, idle_most: Span) -> Self {
+    /// An answer that is metered.
+    pub(super) fn metered(upstream: super::Body, framing: Framing, meter: Meter, idle_most: Span) -> Self {
         let idle = Box::pin(sleep(idle_most.to_std()));
-        Self { upstream, framing, meter, idle_most, idle, ended: false }
+        let mut this = Self { upstream, framing, meter, idle_most, idle, stage: Stage::Open };
+        if this.upstream.is_end_stream() {
+            // Nobody polls a body that is empty, and nothing is held back of one.
+            let _nothing = this.end();
+        }
+        this
+    }
+
+    /// An answer that only passes.
+    pub(super) fn unmetered(upstream: super::Body, idle_most: Span) -> Self {
+        Self::metered(upstream, Framing::Framed, Meter::unmetered(), idle_most)
     }
 
     /// The upstream's body ended by itself. Returns what was held back of it.
     fn end(&mut self) -> Bytes {
-        self.ended = true;
+        self.stage = Stage::Ended;
         self.meter.end().0
     }
 
     /// Nothing more comes of the upstream's body.
-    fn end_in_good_order(&mut self) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn end_in_good_order(&mut self) -> Polled {
         let rest = self.end();
         Poll::Ready((!rest.is_empty()).then(|| Ok(Frame::data(rest))))
+    }
+
+    /// Trailers end the body.
+    fn end_with(&mut self, trailers: HeaderMap) -> Polled {
+        self.meter.hear(&trailers);
+        let rest = self.end();
+        if rest.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+        }
+        self.stage = Stage::Trailers(trailers);
+        Poll::Ready(Some(Ok(Frame::data(rest))))
     }
 
     /// Waits anew for the upstream to say something.
@@ -96,8 +109,8 @@ impl Observed {
     }
 
     /// Ends with an error, which breaks the client's connection.
-    fn break_off(&mut self, outcome: Outcome, error: BodyError) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        self.ended = true;
+    fn break_off(&mut self, outcome: Outcome, error: BodyError) -> Polled {
+        self.stage = Stage::Ended;
         self.meter.settle(outcome);
         Poll::Ready(Some(Err(error)))
     }
@@ -107,13 +120,12 @@ impl Body for Observed {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Polled {
         let this = &mut *self;
-        if this.ended {
-            return Poll::Ready(None);
+        match std::mem::replace(&mut this.stage, Stage::Ended) {
+            Stage::Open => this.stage = Stage::Open,
+            Stage::Trailers(trailers) => return Poll::Ready(Some(Ok(Frame::trailers(trailers)))),
+            Stage::Ended => return Poll::Ready(None),
         }
         if this.meter.is_final() {
             // The final event was taken off our hands. The slot is free, however long the upstream lingers.
@@ -131,8 +143,13 @@ impl Body for Observed {
             }
             match ready!(polled) {
                 Some(Ok(frame)) => {
-                    // Trailers concern one connection only.
-                    let Ok(data) = frame.into_data() else { continue };
+                    let data = match frame.into_data() {
+                        Ok(data) => data,
+                        Err(other) => match other.into_trailers() {
+                            Ok(trailers) => return this.end_with(trailers),
+                            Err(_unknown) => continue,
+                        },
+                    };
                     let mut shown = this.meter.pass(data);
                     this.wait_on();
                     // hyper stops asking once it has as many bytes as the headers promised.
@@ -145,7 +162,7 @@ impl Body for Observed {
                     }
                 }
                 Some(Err(_)) if this.meter.is_final() => return this.end_in_good_order(),
-                Some(Err(error)) => return this.break_off(Outcome::UpstreamFailed, error.into()),
+                Some(Err(error)) => return this.break_off(Outcome::UpstreamFailed, error),
                 None => {
                     let ending = this.end_in_good_order();
                     if this.framing == Framing::UntilClose && this.meter.is_open() {
@@ -159,7 +176,7 @@ impl Body for Observed {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.ended
+        matches!(self.stage, Stage::Ended)
     }
 
     fn size_hint(&self) -> SizeHint {
