@@ -13,7 +13,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-use tallygate::envoy_check::RULES;
+use tallygate::envoy_check::{Expected, RULES, check};
+use tallygate::units::{Bytes, Limit, Span};
 use tallygate::yaml;
 
 use crate::door::{Front, usual};
@@ -80,7 +81,7 @@ impl Case {
 }
 
 /// What is said of a file: whether it is good, and every finding.
-fn check(file: &Path, more: &[&str]) -> (bool, Vec<(String, String, Value)>) {
+fn run(file: &Path, more: &[&str]) -> (bool, Vec<(String, String, Value)>) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tallygate"));
     let output = command.arg("envoy-check").arg(file).arg("--json").args(more).output().expect("it runs");
     let said = String::from_utf8(output.stdout).expect("UTF-8");
@@ -112,9 +113,8 @@ fn every_broken_configuration_gets_the_finding_that_names_its_fault() {
             fs::write(&policy, text).expect("written");
             more.extend(["--policy", policy.to_str().expect("UTF-8")]);
         }
-        let before: BTreeSet<_> =
-            check(&root().join(&case.base), &more).1.into_iter().map(|(rule, _, _)| rule).collect();
-        let (is_good, findings) = check(&broken, &more);
+        let before: BTreeSet<_> = run(&root().join(&case.base), &more).1.into_iter().map(|(rule, _, _)| rule).collect();
+        let (is_good, findings) = run(&broken, &more);
         let mut wanted: Vec<(&str, &str)> = case.finds.iter().map(|find| (&*find.rule, &*find.at)).collect();
         for (rule, path, finding) in &findings {
             match wanted.iter().position(|(wanted, at)| wanted == rule && path.ends_with(at)) {
@@ -149,7 +149,7 @@ fn the_good_configurations_have_no_error_and_no_warning() {
         .chain(files("deploy/envoy"))
         .chain([root().join("deploy/compose/envoy.yaml")]);
     for file in good.filter(|file| file.extension().is_some_and(|extension| extension == "yaml")) {
-        let (is_good, findings) = check(&file, &[]);
+        let (is_good, findings) = run(&file, &[]);
         let bad: Vec<_> = findings.iter().filter(|(_, _, finding)| finding["level"] != "note").collect();
         assert!(is_good && bad.is_empty(), "{}: {bad:#?}", file.display());
     }
@@ -182,6 +182,43 @@ fn envoy_takes_the_broken_configurations_without_a_word() {
     }
 }
 
+/// Whatever part of a configuration is missing or cut off, there is an answer, and it is about a place in the file.
+#[test]
+fn no_part_of_a_configuration_is_taken_for_granted() {
+    let expected = Expected {
+        clusters: Vec::new(),
+        port: 9001,
+        longest_wait: Limit::AtMost(Span::from_secs(600)),
+        most_held: Limit::Unlimited,
+        most_running: Limit::Unlimited,
+        body_most: Bytes::new(32 << 20),
+        begin_within: Span::from_secs(600),
+        identity_headers: vec!["x-tenant-id".into()],
+        identity_namespaces: vec!["envoy.filters.http.jwt_authn".into()],
+    };
+    let mut judged = 0;
+    for file in files("tests/envoy_check/good") {
+        let text = fs::read_to_string(file).expect("readable");
+        let lines: Vec<&str> = text.lines().collect();
+        for at in 0..lines.len() {
+            let without = [&lines[..at], &lines[at + 1..]].concat().join("\n");
+            for text in [without, lines[..at].join("\n")] {
+                match check("envoy.yaml", &text, &expected) {
+                    Ok(report) => {
+                        judged += 1;
+                        let last = text.lines().count().max(1);
+                        for finding in &report {
+                            assert!((1..=last).contains(&finding.position.line), "{finding}: of {last} lines");
+                        }
+                    }
+                    Err(mistakes) => assert!(!mistakes.is_empty()),
+                }
+            }
+        }
+    }
+    assert!(judged > 500, "{judged}");
+}
+
 /// What a running Envoy says of itself is judged as its file is.
 #[tokio::test]
 async fn a_dump_of_a_running_envoy_is_judged_as_its_file() {
@@ -201,7 +238,7 @@ async fn a_dump_of_a_running_envoy_is_judged_as_its_file() {
         let dump = front.config_dump().await;
         let file = folder.path().join("dump.json");
         fs::write(&file, dump).expect("written");
-        let (_, findings) = check(&file, &[]);
+        let (_, findings) = run(&file, &[]);
         let rules: Vec<&str> = findings.iter().map(|(rule, _, _)| rule.as_str()).collect();
         assert_eq!(rules, wanted, "{findings:#?}");
     }
