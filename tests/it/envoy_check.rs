@@ -17,7 +17,7 @@ use tallygate::envoy_check::{Expected, RULES, check};
 use tallygate::units::{Bytes, Limit, Span};
 use tallygate::yaml;
 
-use crate::door::{Front, usual};
+use crate::door::{Client, Front, usual, within};
 use crate::generated::{expect_file, root};
 
 /// A broken configuration, as a change of a good one.
@@ -242,6 +242,91 @@ async fn a_dump_of_a_running_envoy_is_judged_as_its_file() {
         let rules: Vec<&str> = findings.iter().map(|(rule, _, _)| rule.as_str()).collect();
         assert_eq!(rules, wanted, "{findings:#?}");
     }
+}
+
+/// The shipped configuration, cut into what a control plane would deliver: a listener, its routes, and clusters.
+fn delivered(folder: &Path) -> String {
+    let text = fs::read_to_string(root().join("deploy/envoy/ext_proc.yaml")).expect("readable");
+    let text = text.replace("port_value: 10000}", "port_value: 0}");
+    let (_, resources) = text.split_once("  listeners:\n").expect("listeners");
+    let (listener, clusters) = resources.split_once("  clusters:\n").expect("clusters");
+    let (before, rest) = listener.split_once("                route_config:\n").expect("routes");
+    let (routes, after) = rest.split_once("                http_filters:\n").expect("filters");
+    let source = |file: &str| {
+        let path = folder.join(file);
+        format!("{{resource_api_version: V3, path_config_source: {{path: {}}}}}", path.display())
+    };
+    let typed = |text: &str, name: &str, kind: &str| {
+        let kind = format!("    - \"@type\": type.googleapis.com/envoy.config.{kind}\n      name: {name}\n");
+        text.replace(&format!("    - name: {name}\n"), &kind)
+    };
+    let rds = format!("                rds: {{route_config_name: llm, config_source: {}}}\n", source("routes.yaml"));
+    let listener = format!("{before}{rds}                http_filters:\n{after}");
+    let listener = typed(&listener, "llm", "listener.v3.Listener");
+    let clusters = typed(&typed(clusters, "upstream", "cluster.v3.Cluster"), "tallygate", "cluster.v3.Cluster");
+    let routes: String = routes.lines().map(|line| format!("      {}\n", line.get(18..).unwrap_or_default())).collect();
+    let routes = format!("    - \"@type\": type.googleapis.com/envoy.config.route.v3.RouteConfiguration\n{routes}");
+    for (file, list) in [("listeners.yaml", listener), ("clusters.yaml", clusters), ("routes.yaml", routes)] {
+        fs::write(folder.join(file), format!("resources:\n{list}")).expect("written");
+    }
+    format!(
+        "node: {{id: one, cluster: edge}}\nadmin: {{address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}}}\n\
+         dynamic_resources:\n  lds_config: {}\n  cds_config: {}\n",
+        source("listeners.yaml"),
+        source("clusters.yaml"),
+    )
+}
+
+/// What a control plane delivers is in the dump, and is judged where it stands there; so are its files by themselves.
+#[tokio::test]
+async fn what_is_delivered_to_a_running_envoy_is_judged() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let bootstrap = folder.path().join("bootstrap.yaml");
+    fs::write(&bootstrap, delivered(folder.path())).expect("written");
+    let (is_good, findings) = run(&folder.path().join("listeners.yaml"), &["--cluster", "tallygate"]);
+    let rules: Vec<&str> = findings.iter().map(|(rule, _, _)| rule.as_str()).collect();
+    assert!(is_good && rules == ["routes-elsewhere", "fails-closed"], "{findings:#?}");
+    for (wrong, wanted) in [("", vec!["fails-closed"]), ("timeout: 0s", vec!["route-timeout", "fails-closed"])] {
+        let file = folder.path().join("routes.yaml");
+        let routes = fs::read_to_string(&file).expect("readable");
+        fs::write(&file, if wrong.is_empty() { routes } else { routes.replace(wrong, "timeout: 15s") })
+            .expect("written");
+        let Some(dump) = dumped(&bootstrap).await else { return };
+        let dumped = folder.path().join("dump.json");
+        fs::write(&dumped, dump).expect("written");
+        let (_, findings) = run(&dumped, &[]);
+        let rules: Vec<&str> = findings.iter().map(|(rule, _, _)| rule.as_str()).collect();
+        assert_eq!(rules, wanted, "{findings:#?}");
+        let path = "configs[";
+        assert!(findings.iter().all(|(_, at, _)| at.starts_with(path)), "{findings:#?}");
+    }
+}
+
+/// The dump of an Envoy that runs a bootstrap file, once it has all it waits for; nothing where there is no Envoy.
+async fn dumped(bootstrap: &Path) -> Option<String> {
+    let Some(envoy) = env::var_os("TALLYGATE_ENVOY") else {
+        println!("SKIPPED: TALLYGATE_ENVOY does not name an Envoy 1.40 binary; tests/run installs one");
+        return None;
+    };
+    let address = bootstrap.with_file_name("admin");
+    let _ = fs::remove_file(&address);
+    let mut command = tokio::process::Command::new(envoy);
+    command.args(["--disable-hot-restart", "--concurrency", "1", "--log-level", "error", "-c"]).arg(bootstrap);
+    command.arg("--admin-address-path").arg(&address).kill_on_drop(true);
+    let _running = command.spawn().expect("Envoy starts");
+    let ready = async {
+        loop {
+            let written = fs::read_to_string(&address).ok().and_then(|text| text.parse().ok());
+            if let Some(admin) = written {
+                let mut client = Client::connect(admin).await;
+                if client.get("/ready", "").await.status == 200 {
+                    return Client::connect(admin).await.get("/config_dump?include_eds", "").await.body;
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    Some(within("Envoy to have what it waits for", ready).await)
 }
 
 #[test]
