@@ -1,6 +1,6 @@
 //! One connection manager: its filters and routes, and which of the filters ask Tallygate.
 
-use super::cluster::{Use, Uses, is_ours};
+use super::cluster::{Use, Uses, is_our_address, is_ours};
 use super::config::{Config, Manager};
 use super::finding::Report;
 use super::part::Part;
@@ -133,7 +133,7 @@ pub(super) fn check<'document>(
             Ask::Authorize => ext_authz::check(config, &chain, index, expected, report),
             Ask::Limit => rate_limit::check(&chain, filter, report),
         }
-        note_uses(filter, ask, &chain, expected, uses, report);
+        note_uses(filter, ask, &chain, uses, report);
         if ask != Ask::Limit {
             route::check(config, &chain, filter, ask, expected, uses, report);
         }
@@ -185,7 +185,7 @@ pub(super) fn asks(config: &Config<'_>, kind: &str, filter: &Part<'_>, expected:
     let over_grpc = service(kind, filter).is_some_and(|service| {
         let target = service.at("google_grpc.target_uri");
         is_ours(config, service.at("envoy_grpc.cluster_name").text(), expected)
-            || (target.is_there() && super::cluster::is_our_address(target.text(), expected))
+            || (target.is_there() && is_our_address(target.text(), expected))
     });
     if !over_grpc && !over_http {
         return None;
@@ -203,13 +203,12 @@ fn note_uses<'document>(
     filter: &Filter<'document>,
     ask: Ask,
     chain: &Chain<'document>,
-    expected: &Expected,
     uses: &mut Uses<'document>,
     report: &mut Report,
 ) {
     let how = if ask == Ask::Limit { Use::Briefly } else { Use::ForLong };
     if let Some(service) = service(filter.kind, &filter.config) {
-        uses.note(&service, how, expected, report);
+        uses.note(&service, how, report);
     }
     for route in chain.routes.iter().flatten() {
         match route.exception(filter.name) {
@@ -219,7 +218,7 @@ fn note_uses<'document>(
             Some(Exception::Changed(message)) => {
                 for service in [message.at("overrides.grpc_service"), message.at("check_settings.grpc_service")] {
                     if service.is_there() {
-                        uses.note(&service, how, expected, report);
+                        uses.note(&service, how, report);
                     }
                 }
             }

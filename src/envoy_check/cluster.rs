@@ -48,10 +48,10 @@ pub(super) struct Uses<'document> {
 
 impl<'document> Uses<'document> {
     /// Notes that a service of ours is asked.
-    pub(super) fn note(&mut self, service: &Part<'document>, how: Use, expected: &Expected, report: &mut Report) {
+    pub(super) fn note(&mut self, service: &Part<'document>, how: Use, report: &mut Report) {
         self.is_asked = true;
         let target = service.at("google_grpc.target_uri");
-        if target.is_there() && is_our_address(target.text(), expected) {
+        if target.is_there() {
             report.add(&GOOGLE_GRPC, &target, "google_grpc is used");
         }
         let named = service.at("envoy_grpc.cluster_name");
@@ -67,22 +67,33 @@ impl<'document> Uses<'document> {
     }
 }
 
-/// Whether an address is ours.
+/// What names and addresses of ours contain.
+const NAME: &str = "tallygate";
+
+/// Whether an address of a client that knows no clusters is ours.
 pub(super) fn is_our_address(address: &str, expected: &Expected) -> bool {
     let port = address.rsplit(':').next().and_then(|port| port.parse().ok());
-    address.to_ascii_lowercase().contains("tallygate") || port == Some(expected.port)
+    address.to_ascii_lowercase().contains(NAME) || port == Some(expected.port)
 }
 
-/// Whether a cluster is ours: one of those named, or else told by its name or address.
+/// Whether a cluster is told by its name or an endpoint's.
+fn is_named(config: &Config<'_>, name: &str) -> bool {
+    let has = |text: &str| text.to_ascii_lowercase().contains(NAME);
+    has(name) || config.endpoints_of(name).iter().any(|endpoint| has(endpoint.get("address").text()))
+}
+
+/// Whether some cluster is told by name. A port, which others use too, is then no sign.
+fn is_anything_named(config: &Config<'_>) -> bool {
+    config.clusters().any(|cluster| is_named(config, cluster.get("name").text()))
+}
+
+/// Whether a cluster is ours: one of those listed, or else told by its name or address, or else by the port.
 pub(super) fn is_ours(config: &Config<'_>, name: &str, expected: &Expected) -> bool {
     if name.is_empty() || !expected.clusters.is_empty() {
         return expected.clusters.iter().any(|ours| ours == name);
     }
-    let told_by_address = |address: &Part<'_>| {
-        let port = address.get("port_value").number();
-        address.get("address").text().to_ascii_lowercase().contains("tallygate") || port == Some(expected.port.into())
-    };
-    name.to_ascii_lowercase().contains("tallygate") || config.endpoints_of(name).iter().any(told_by_address)
+    let told_by_port = |address: &Part<'_>| address.get("port_value").number() == Some(expected.port.into());
+    is_named(config, name) || (config.endpoints_of(name).iter().any(told_by_port) && !is_anything_named(config))
 }
 
 /// How a cluster speaks HTTP.

@@ -6,7 +6,7 @@
 use super::Expected;
 use super::chain::{Ask, Chain, EXT_AUTHZ, EXT_PROC, Filter};
 use super::finding::Report;
-use super::rules::{AUTH_AFTER, BUFFER_BEFORE, COMPRESSOR_AFTER, PICKER_BEFORE};
+use super::rules::{AUTH_AFTER, BUFFER_BEFORE, COMPRESSOR_AFTER, OWNER_BEFORE, PICKER_BEFORE, Rule};
 
 /// What verifies callers, by the type of its configuration.
 const VERIFIERS: [&str; 8] = [
@@ -22,15 +22,20 @@ const VERIFIERS: [&str; 8] = [
 const COMPRESSOR: &str = "envoy.extensions.filters.http.compressor.v3.Compressor";
 const BUFFER: &str = "envoy.extensions.filters.http.buffer.v3.Buffer";
 
-/// Whether a filter hands an endpoint picker whole requests: it owns the body, or calls itself one.
-fn is_picker(filter: &Filter<'_>) -> bool {
+/// Part of the names of endpoint pickers, and of those that only read bodies to route by them.
+const PICKERS: [&str; 4] = ["epp", "endpoint-picker", "endpointpicker", "picker"];
+const ROUTERS: [&str; 3] = ["bbr", "body-based", "body_based"];
+
+/// What another external processor before us is: an endpoint picker by its name, or one that owns bodies and may be.
+fn owner(filter: &Filter<'_>) -> Option<&'static Rule> {
     let mode = filter.config.at("processing_mode.request_body_mode");
-    let cluster = filter.config.at("grpc_service.envoy_grpc.cluster_name").text();
-    let named = |name: &str| {
-        ["epp", "endpoint-picker", "endpointpicker", "endpoint_picker"].iter().any(|part| name.contains(part))
-    };
+    let names = [filter.name, filter.config.at("grpc_service.envoy_grpc.cluster_name").text()];
+    let named = |parts: &[&str]| names.iter().any(|name| parts.iter().any(|part| name.contains(part)));
+    if filter.kind != EXT_PROC || filter.asks.is_some() || named(&ROUTERS) {
+        return None;
+    }
     let owns = mode.one_of(&super::modes::BODY_MODES) == Some("FULL_DUPLEX_STREAMED");
-    filter.kind == EXT_PROC && filter.asks.is_none() && (owns || named(cluster) || named(filter.name))
+    if named(&PICKERS) { Some(&PICKER_BEFORE) } else { owns.then_some(&OWNER_BEFORE) }
 }
 
 /// Checks the neighbours of one filter that asks us.
@@ -38,8 +43,8 @@ pub(super) fn check(chain: &Chain<'_>, ours: usize, expected: &Expected, report:
     let Filter { name: us, asks, .. } = &chain.filters[ours];
     let sees_answers = matches!(asks, Some(Ask::Process | Ask::Watch));
     for filter in &chain.filters[..ours] {
-        if is_picker(filter) {
-            report.add(&PICKER_BEFORE, &filter.entry, format!("{} stands before {us}", filter.name));
+        if let Some(rule) = owner(filter) {
+            report.add(rule, &filter.entry, format!("{} stands before {us}", filter.name));
         }
         let most = filter.config.get("max_request_bytes");
         if filter.kind == BUFFER && most.number().is_some_and(|most| most < expected.body_most.get()) {

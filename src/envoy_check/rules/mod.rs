@@ -35,7 +35,7 @@ const fn note(name: &'static str, harm: &'static str, fix: &'static str) -> Rule
 }
 
 /// All of them, in the order of the page.
-pub const RULES: [&Rule; 66] = [
+pub const RULES: [&Rule; 67] = [
     &NOT_ASKED,
     &NO_CLUSTER,
     &FILTER_DISABLED,
@@ -44,6 +44,7 @@ pub const RULES: [&Rule; 66] = [
     &UPSTREAM_FILTER,
     &AUTH_AFTER,
     &PICKER_BEFORE,
+    &OWNER_BEFORE,
     &COMPRESSOR_AFTER,
     &BUFFER_BEFORE,
     &MESSAGE_TIMEOUT,

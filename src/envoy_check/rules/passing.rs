@@ -59,6 +59,13 @@ pub(in crate::envoy_check) static PICKER_BEFORE: Rule = error(
     "Move it behind Tallygate's filter: what waits has no endpoint yet.",
 );
 
+/// `owner-before`.
+pub(in crate::envoy_check) static OWNER_BEFORE: Rule = warning(
+    "owner-before",
+    "This filter owns request bodies, as endpoint pickers do. If it picks an endpoint, it does so before the wait, and the pick is as old as the wait when the turn comes.",
+    "Where it is an endpoint picker, move it behind Tallygate's filter. Otherwise nothing: Tallygate reads what it makes of the body.",
+);
+
 /// `compressor-after`.
 pub(in crate::envoy_check) static COMPRESSOR_AFTER: Rule = warning(
     "compressor-after",
