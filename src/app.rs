@@ -6,6 +6,8 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anyhow::{Context, anyhow};
+use rand::SeedableRng;
+use rand::rngs::{StdRng, SysRng};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -14,13 +16,16 @@ use crate::costing::Encoding;
 use crate::demo::{self, Demo};
 use crate::observe::Keep;
 use crate::policy::{self, Policy, Written};
-use crate::settings::{LedgerKind, Remember, Settings};
-use crate::shell::{self, Gate, seed};
+use crate::settings::{Door, LedgerKind, Remember, Settings};
+use crate::shell::{self, Gate, Leases, seed};
 use crate::sim::EngineSpec;
 use crate::store::FileStore;
 use crate::units::Span;
+use crate::wire::access_log::AccessLog;
+use crate::wire::acquire::{self, Acquire};
 use crate::wire::admin::{About, Admin, InForce, Token};
 use crate::wire::explain::Doors;
+use crate::wire::ext_authz::ExtAuthz;
 use crate::wire::ext_proc::ExtProc;
 use crate::wire::grpc::{self, GoingDown, Services};
 use crate::wire::proxy::{Proxy, Upstream};
@@ -48,6 +53,7 @@ const LAST_WORDS: Span = Span::from_secs(1);
 #[derive(Debug)]
 pub struct App {
     gate: Gate,
+    leases: Leases,
     proxy: SocketAddr,
     grpc: SocketAddr,
     admin: SocketAddr,
@@ -101,8 +107,8 @@ impl App {
             doors: Doors { proxy: proxy.ip(), grpc: grpc.ip(), body_most: settings.door.body_most },
         };
         let admin_api = Admin::new(gate.clone(), about, token, admin.ip())?;
-        let services =
-            Services::default().with(ExtProc::new(gate.clone(), settings.door.clone(), grpc.ip()).into_service());
+        let leases = Leases::start(&gate, settings.lease_life, chance()?);
+        let services = services(&gate, &leases, &settings.door, grpc.ip());
         let door = Proxy::new(gate.clone(), upstream, settings.door, proxy.ip());
         warming.await.context("loading the tokenizer")?;
 
@@ -113,6 +119,7 @@ impl App {
         let admin_server = server::serve(admin_listener, stop_admin.clone(), move |request| admin_api.handle(request));
         Ok(Self {
             gate,
+            leases,
             proxy,
             grpc,
             admin,
@@ -183,6 +190,7 @@ impl App {
                 self.grpc_server.abort();
             }
         }
+        self.leases.close();
         if let Err(error) = self.gate.close_ledger().await {
             tracing::error!(%error, "what was granted and not used counts as used");
         }
@@ -229,4 +237,19 @@ async fn start_demo(settings: &Settings) -> anyhow::Result<Option<Demo>> {
 
 async fn listen(address: SocketAddr, what: &str) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| format!("the {what} cannot listen on {address}"))
+}
+
+/// Everything the gRPC server offers.
+fn services(gate: &Gate, leases: &Leases, door: &Door, ip: IpAddr) -> Services {
+    Services::default()
+        .with(ExtProc::new(gate.clone(), door.clone(), ip).into_service())
+        .with(ExtAuthz::new(gate.clone(), leases.clone(), door.clone(), ip).into_service())
+        .with(AccessLog::new(gate.clone(), leases.clone()).into_service())
+        .with(Acquire::new(gate.clone(), leases.clone(), door.clone(), ip).into_service())
+        .reflecting(acquire::DESCRIPTOR)
+}
+
+/// Chance that nobody can foresee.
+fn chance() -> anyhow::Result<StdRng> {
+    StdRng::try_from_rng(&mut SysRng).context("asking the system for chance")
 }

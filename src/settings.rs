@@ -38,6 +38,13 @@ pub struct Settings {
     pub admin_token: Option<Secret>,
     /// How much is remembered of decisions.
     pub decisions: Remember,
+    /// How long a request whose end others tell of counts as running after the last sign of life.
+    pub lease_life: Span,
+}
+
+impl Settings {
+    /// What [`Self::lease_life`] is unless it is said otherwise.
+    pub const LEASE_LIFE: Span = Span::from_secs(60);
 }
 
 /// How much is remembered of decisions; the oldest are forgotten first.

@@ -111,6 +111,7 @@ impl Engine {
             Input::Arrive(request) => self.arrive(request),
             Input::Cancel(request) => self.cancel(request),
             Input::Progress { ticket, output } => self.progress(ticket, output),
+            Input::Began { ticket, since } => self.began(ticket, since),
             Input::Settle { ticket, ending } => self.settle(ticket, ending),
             Input::Grant(pool) => self.grant(pool),
             Input::Restore(kept) => self.restore(kept),

@@ -81,7 +81,7 @@ impl Flight {
                 self.priced(self.request.expected, true)
             }
             (Outcome::Lost, _) => Bill { usage: self.request.expected, cost: self.reserved, estimated: true },
-            (Outcome::UpstreamFailed, reported) if self.seen(reported) == Tokens::ZERO => match reported {
+            (Outcome::UpstreamFailed, reported) if !self.has_begun(reported) => match reported {
                 Reported::Final(usage) => self.priced(usage, false),
                 Reported::Counted(_) | Reported::Nothing => self.priced(Usage::default(), false),
             },
@@ -111,6 +111,11 @@ impl Flight {
             Reported::Nothing => Tokens::ZERO,
         };
         reported.max(self.output)
+    }
+
+    /// Whether anything of its answer came, as far as anybody has said.
+    fn has_begun(&self, reported: Reported) -> bool {
+        self.first_output_at.is_some() || self.seen(reported) != Tokens::ZERO
     }
 
     /// A report with no more output than the request's cap allows, or than was seen.

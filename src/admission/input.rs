@@ -21,6 +21,14 @@ pub enum Input {
         /// Output tokens since dispatch, cumulative. Going backwards changes nothing.
         output: Tokens,
     },
+    /// The answer to a dispatched request has been coming since then. For a door that does not see the answer and learns
+    /// this from others, late; where progress is told it is not needed, and changes nothing after it.
+    Began {
+        /// Which.
+        ticket: TicketId,
+        /// Since when. Never counts as before its dispatch, nor as later than now.
+        since: Instant,
+    },
     /// A dispatched request ended.
     Settle {
         /// Which.

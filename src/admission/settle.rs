@@ -61,6 +61,21 @@ impl Engine {
         }
     }
 
+    /// The answer to a request in flight has been coming since then, though nobody says how much of it there is.
+    pub(super) fn began(&mut self, id: TicketId, since: Instant) {
+        let now = self.now();
+        let Some(flight) = self.flights.get_mut(&id) else {
+            self.emit(Event::UnknownTicket { at: now, ticket: id });
+            return;
+        };
+        if flight.first_output_at.is_some() {
+            return;
+        }
+        flight.first_output_at = Some(since.max(flight.ticket.dispatched_at).min(now));
+        let subject = flight.request.subject.clone();
+        self.upstream_produces(&subject, id);
+    }
+
     /// A request in flight ended: counters and books are made true, the window is released.
     pub(super) fn settle(&mut self, id: TicketId, ending: Ending) {
         let now = self.now();

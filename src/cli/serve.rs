@@ -51,6 +51,10 @@ pub(super) struct Serve {
     /// How long the upstream may say nothing in the middle of its answer.
     #[arg(long, value_name = "SPAN", default_value = "5m", value_parser = humantime::parse_duration)]
     idle_timeout: Duration,
+    /// How long a request that Envoy asked about over ext_authz, or that was let through over the gRPC API, counts as
+    /// running after the last sign of life. Then it is settled as lost: its prediction stands, and its room is free.
+    #[arg(long, value_name = "SPAN", default_value = "1m", value_parser = humantime::parse_duration)]
+    lease_life: Duration,
     /// How long shutting down waits for what is queued and what runs.
     #[arg(long, value_name = "SPAN", default_value = "30s", value_parser = humantime::parse_duration)]
     shutdown_grace: Duration,
@@ -106,6 +110,7 @@ impl Serve {
             notice: Span::from(self.shutdown_notice),
             door,
             admin_token: secret(ADMIN_TOKEN)?,
+            lease_life: Span::from(self.lease_life),
             decisions: Remember { most: self.remember_decisions, bytes: Bytes::new(self.remember_bytes) },
         })
     }

@@ -18,6 +18,7 @@ use crate::policy::Policy;
 use crate::units::{ClassIndex, PoolIndex, Span, TenantId, Tokens, Usage};
 
 use super::breakers::{BreakerGauge, Breakers};
+use super::leases::{LeaseMetrics, LeaseNews, Lessor, LogEntry};
 use super::signals::SignalGauges;
 use super::sources::{Source, Sources};
 
@@ -51,6 +52,7 @@ struct Inner {
     lasted: HistogramVec,
     unknown_tickets: IntCounterVec,
     breakers: Breakers,
+    leases: LeaseMetrics,
     queued_requests: GaugeVec,
     queued_tokens: GaugeVec,
     oldest_wait: GaugeVec,
@@ -288,6 +290,7 @@ impl Metrics {
                 &[],
             )?,
             breakers: Breakers::new(&maker)?,
+            leases: LeaseMetrics::new(&maker)?,
             queued_requests: maker.gauge("tallygate_queued_requests", "Requests waiting.", queue)?,
             queued_tokens: maker.gauge("tallygate_queued_tokens", "Tokens waiting.", queue)?,
             oldest_wait: maker.gauge("tallygate_oldest_wait_seconds", "How long the oldest has waited.", queue)?,
@@ -388,6 +391,16 @@ impl Metrics {
     /// Counts a request whose upstream reported a usage that cannot be.
     pub fn disbelieved(&self, pool: PoolIndex) {
         self.inner.disbelieved.with_label_values(&[self.inner.pool(pool)]).inc();
+    }
+
+    /// Counts what happened to a lease.
+    pub fn lease(&self, lessor: Lessor, news: LeaseNews) {
+        self.inner.leases.note(lessor, news);
+    }
+
+    /// Counts a record of Envoy's access log.
+    pub fn log_entry(&self, entry: LogEntry) {
+        self.inner.leases.entry(entry);
     }
 
     /// Everything in Prometheus' text format.

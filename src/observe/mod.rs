@@ -6,6 +6,7 @@
 
 mod breakers;
 pub mod decisions;
+mod leases;
 mod log;
 mod metrics;
 mod signals;
@@ -14,6 +15,7 @@ mod totals;
 
 pub use breakers::BreakerGauge;
 pub use decisions::{Decisions, Keep};
+pub use leases::{LeaseNews, Lessor, LogEntry};
 pub use log::Journal;
 pub use metrics::{Gauges, Metrics, PoolGauge, QueueGauge};
 pub use sources::Source;

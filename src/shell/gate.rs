@@ -318,6 +318,17 @@ impl Gate {
         self.0.decisions.first_byte(ticket.request, now);
     }
 
+    pub(super) fn began_since(&self, pool: PoolIndex, ticket: &Ticket, since: Instant) {
+        let since = since.max(ticket.dispatched_at).min(self.0.clock.now());
+        let began = self.transact(|desk, now| {
+            desk.began(pool, since.since(ticket.dispatched_at));
+            desk.step(now, Input::Began { ticket: ticket.id, since })
+        });
+        if began.is_ok() {
+            self.0.decisions.first_byte(ticket.request, since);
+        }
+    }
+
     pub(super) fn first_token(&self, request: RequestId) {
         self.0.decisions.first_token(request, self.0.clock.now());
     }

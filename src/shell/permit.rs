@@ -7,7 +7,7 @@
 use crate::admission::{Ending, Left, Outcome, Reported, Ticket};
 use crate::observe::Source;
 use crate::policy::model::Orca;
-use crate::units::{PoolIndex, Span, Tokens, Usage, VirtualTokens};
+use crate::units::{Instant, PoolIndex, Span, Tokens, Usage, VirtualTokens};
 
 use super::gate::Gate;
 
@@ -77,6 +77,14 @@ impl Permit {
         if self.stage == Stage::Sent {
             self.stage = Stage::Answering;
             self.gate.began(self.pool, &self.ticket);
+        }
+    }
+
+    /// The answer has been coming since then, as others tell later. What was seen of it before stands.
+    pub fn began_since(&mut self, since: Instant) {
+        if self.stage == Stage::Sent {
+            self.stage = Stage::Answering;
+            self.gate.began_since(self.pool, &self.ticket, since);
         }
     }
 

@@ -65,6 +65,8 @@ pub enum Refused {
     },
     /// The bodies of other requests take all the memory there is for them.
     NoMemory,
+    /// As many requests as can be kept count of run elsewhere.
+    NoLease,
     /// The class wished for is none the tenant may use, and the policy says to refuse that.
     ClassNotGranted {
         /// The class wished for.
@@ -110,7 +112,7 @@ impl Refused {
             Self::Malformed(_) => "malformed",
             Self::BodyTooLarge { .. } | Self::BodyTooLargeInFront => "too_large",
             Self::HeldTooLong { .. } => "expired",
-            Self::NoMemory => "queue_full",
+            Self::NoMemory | Self::NoLease => "queue_full",
             Self::ClassNotGranted { .. } => "class_not_granted",
             Self::ModelNotFound(_) => "model_not_found",
             Self::Unsupported(_) => "unsupported",
@@ -138,7 +140,7 @@ impl Refused {
             Self::Unidentified(_) => StatusCode::UNAUTHORIZED,
             Self::Malformed(_) | Self::Unsupported(_) => StatusCode::BAD_REQUEST,
             Self::BodyTooLarge { .. } | Self::BodyTooLargeInFront => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::HeldTooLong { .. } | Self::NoMemory => StatusCode::TOO_MANY_REQUESTS,
+            Self::HeldTooLong { .. } | Self::NoMemory | Self::NoLease => StatusCode::TOO_MANY_REQUESTS,
             Self::ClassNotGranted { .. } => StatusCode::FORBIDDEN,
             Self::ModelNotFound(_) => StatusCode::NOT_FOUND,
             Self::UpstreamUnreachable(_) => StatusCode::BAD_GATEWAY,
@@ -170,6 +172,7 @@ impl Refused {
                 format!("it had waited {waited} for its turn when the proxy in front of this gateway gave up")
             }
             Self::NoMemory => "the requests already here take all the memory there is for bodies".into(),
+            Self::NoLease => "as many requests as can be kept count of run already".into(),
             Self::ClassNotGranted { wished, granted } => {
                 format!("the class {wished:?} is not granted; wish for one of {granted}, or for none")
             }
@@ -185,9 +188,19 @@ impl Refused {
                 Retry::Unknown => Wait::Guessed(guess(decision)),
                 Retry::Never => Wait::Unsaid,
             },
-            Self::HeldTooLong { .. } | Self::NoMemory => Wait::Guessed(guess(decision)),
+            Self::HeldTooLong { .. } | Self::NoMemory | Self::NoLease => Wait::Guessed(guess(decision)),
             _ => Wait::Unsaid,
         }
+    }
+
+    fn message(&self, wait: Wait) -> String {
+        format!("Tallygate: {}.{}", self.words(), wait.words())
+    }
+
+    /// What is wrong and when to come back, in a sentence or two.
+    #[must_use]
+    pub fn told(&self, decision: DecisionId, now: Instant) -> String {
+        self.message(self.wait(decision, now))
     }
 
     /// The member of the request that is at fault, where one is.
@@ -200,7 +213,7 @@ impl Refused {
     pub fn answer(&self, decision: DecisionId, now: Instant, voice: Voice) -> Response<String> {
         let wait = self.wait(decision, now);
         let (status, code) = (self.status(voice), self.code());
-        let message = format!("Tallygate: {}.{}", self.words(), wait.words());
+        let message = self.message(wait);
         let (our_code, request_id) = (format!("tallygate_{code}"), decision.to_string());
         let error =
             ErrorBody { status, code: &our_code, param: self.param(), message: &message, request_id: &request_id };
@@ -248,6 +261,21 @@ impl Wait {
         if span > LONGEST_KEPT_WAIT {
             headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
         }
+    }
+}
+
+/// The code by which gRPC says what HTTP says by a status, as Google's API guide has it.
+#[must_use]
+pub fn rpc_code(status: StatusCode) -> tonic::Code {
+    match status.as_u16() {
+        400 => tonic::Code::InvalidArgument,
+        401 => tonic::Code::Unauthenticated,
+        403 => tonic::Code::PermissionDenied,
+        404 => tonic::Code::NotFound,
+        413 | 429 => tonic::Code::ResourceExhausted,
+        502 | 503 | 529 => tonic::Code::Unavailable,
+        504 => tonic::Code::DeadlineExceeded,
+        _ => tonic::Code::Internal,
     }
 }
 

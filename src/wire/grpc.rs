@@ -73,6 +73,24 @@ impl Services {
     }
 }
 
+impl Services {
+    /// Tells whoever asks what services of ours there are, and what their messages mean, from a descriptor.
+    ///
+    /// Both versions of reflection are spoken: `grpcurl` and the libraries ask by either.
+    #[must_use]
+    pub fn reflecting(mut self, descriptor: &'static [u8]) -> Self {
+        let about = || {
+            tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(descriptor)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        // A descriptor that cannot be read is a fault of the build, which a test would find.
+        self.routes.add_service(about().build_v1().expect("a valid descriptor"));
+        self.routes.add_service(about().build_v1alpha().expect("a valid descriptor"));
+        self
+    }
+}
+
 /// The largest message that is read: a body, and what is said around it.
 pub(in crate::wire) fn message_most(body_most: Bytes) -> usize {
     const AROUND: u64 = 1024 * 1024;

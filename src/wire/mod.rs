@@ -5,13 +5,17 @@
 //! table, [`answer`]. What happens to one request is the same at every door and stands in `exchange`; a door only reads and
 //! writes its wire.
 
+pub mod access_log;
+pub mod acquire;
 pub mod admin;
 pub mod answer;
 pub mod dialect;
 mod exact;
 mod exchange;
 pub mod explain;
+pub mod ext_authz;
 pub mod ext_proc;
+mod front;
 pub mod grpc;
 mod guard;
 pub mod identity;

@@ -116,6 +116,7 @@ fn settings(admin: &str, token: Option<&str>) -> Settings {
         door: Door::default(),
         admin_token: token.map(|text| Secret::new(text.into()).expect("not empty")),
         decisions: Remember::default(),
+        lease_life: Settings::LEASE_LIFE,
     }
 }
 

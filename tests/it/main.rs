@@ -4,6 +4,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a test says loudly what it skips")]
 
+mod acquire;
 mod admin;
 mod autoscaling;
 mod check;

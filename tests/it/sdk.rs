@@ -169,6 +169,7 @@ async fn from_the_table(way: Way) {
             run("refusals.py", &[format!("http://{address}")]).await;
             serving.abort();
         }
+        Way::Authz => panic!("what an SDK sees of a refusal through Envoy is shown with ext_proc"),
         Way::Envoy | Way::BodyFree => {
             let incoming = tonic::transport::server::TcpIncoming::from(listener);
             let service = ExternalProcessorServer::new(Refusing);

@@ -92,6 +92,7 @@ impl Books {
                 self.cancelling = (self.states.get(request) == Some(&State::Waiting)).then_some(*request);
             }
             Input::Progress { .. }
+            | Input::Began { .. }
             | Input::Gauges { .. }
             | Input::Grant(_)
             | Input::Restore(_)

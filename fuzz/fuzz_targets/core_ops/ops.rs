@@ -108,6 +108,10 @@ pub enum Op {
     Pass {
         millis: u16,
     },
+    Began {
+        which: u8,
+        ago_ms: u16,
+    },
 }
 
 impl Op {
@@ -161,6 +165,10 @@ impl Op {
                 ending: Ending { outcome: Outcome::Completed, usage: Reported::Nothing, heard: None },
             }),
             Self::Pass { .. } => Input::Tick,
+            Self::Began { which, ago_ms } => books.some_ticket(which).map_or(Input::Tick, |ticket| {
+                let since_start = now.since(Instant::EPOCH).saturating_sub(Span::from_millis(ago_ms.into()));
+                Input::Began { ticket, since: Instant::EPOCH + since_start }
+            }),
         }
     }
 }

@@ -41,6 +41,7 @@ pub(super) enum Op {
     },
     Cancel(u8),
     Progress(u8, u64),
+    Began(u8, u16),
     Settle(u8, usize, usize, u64),
     SettleAgain(u8),
     Hear(u8, usize, u16, Option<u8>),
@@ -70,6 +71,7 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
         8 => ask.prop_map(|(tenant, (session, agent), attempt, class, input, output, weight, deadline, streamed)| Op::Ask { tenant, session, agent, attempt, class, input, output, weight, deadline, streamed }),
         1 => any::<u8>().prop_map(Op::Cancel),
         3 => (any::<u8>(), 0..700u64).prop_map(|(which, output)| Op::Progress(which, output)),
+        1 => (any::<u8>(), 0..4_000u16).prop_map(|(which, ago)| Op::Began(which, ago)),
         6 => (any::<u8>(), 0..Outcome::ALL.len(), 0..3usize, 0..700u64).prop_map(|(a, b, c, d)| Op::Settle(a, b, c, d)),
         1 => any::<u8>().prop_map(Op::SettleAgain),
         4 => (any::<u8>(), 0..Outcome::ALL.len(), prop::sample::select(vec![200, 400, 429, 500, 503]), proptest::option::of(0..10u8))
@@ -245,6 +247,7 @@ pub(super) fn apply(world: &mut World, op: &Op) {
                 world.progress(request, output);
             }
         }
+        Op::Began(which, ago) => pick(&world.engine, which, false).map_or((), |request| world.began(request, ago)),
         Op::Settle(which, outcome, reported, output) => {
             if let Some(request) = pick(&world.engine, which, false) {
                 let usage = Usage::plain(Tokens::new(output / 2), Tokens::new(output));

@@ -1,6 +1,6 @@
 //! The flow of money: every moment and every ending.
 
-use super::world::{Ask, World, of, policy, vt};
+use super::world::{Ask, World, at, of, policy, vt};
 use crate::admission::{Event, Outcome, Reported};
 use crate::policy::model::Charge;
 use crate::units::{Tokens, Usage, VirtualTokens};
@@ -109,6 +109,37 @@ fn an_unstreamed_abort_is_charged_by_time_since_dispatch() {
         world.at(10.7).end(request, Outcome::ClientAborted, Reported::Nothing);
     });
     assert_eq!(cost, vt(100 + 2 * 70));
+}
+
+#[test]
+fn an_answer_that_nobody_saw_is_charged_by_the_time_since_it_began() {
+    use crate::admission::Input;
+    let streamed = Ask { streamed: true, ..of("tenant") };
+    for (began, outcome, output) in [
+        (Some(10.3), Outcome::ClientAborted, 40),
+        (Some(10.3), Outcome::UpstreamFailed, 40),
+        // Before its dispatch nothing came, and after now nothing has.
+        (Some(0.0), Outcome::TimedOut, 70),
+        (Some(99.0), Outcome::ClientAborted, 0),
+        // Nothing began, as far as is known.
+        (None, Outcome::ClientAborted, 0),
+    ] {
+        let cost = settled_for(Charge::Predicted, &streamed, |world, request| {
+            world.at(10.7);
+            let ticket = world.ticket(request).expect("dispatched").id;
+            if let Some(began) = began {
+                world.feed(Input::Began { ticket, since: at(began) });
+                // What is told later changes nothing.
+                world.feed(Input::Began { ticket, since: at(10.0) });
+            }
+            world.end(request, outcome, Reported::Nothing);
+        });
+        assert_eq!(cost, vt(100 + 2 * output), "{began:?} {outcome:?}");
+    }
+    let failed = settled_for(Charge::Predicted, &streamed, |world, request| {
+        world.at(10.7).end(request, Outcome::UpstreamFailed, Reported::Nothing);
+    });
+    assert_eq!(failed, vt(0), "an upstream that never began costs nothing");
 }
 
 #[test]

@@ -307,6 +307,13 @@ impl World {
         self.feed(Input::Progress { ticket, output: Tokens::new(output) });
     }
 
+    /// The answer to a request has been coming for so many milliseconds.
+    pub(in crate::admission) fn began(&mut self, request: RequestId, ago: u16) {
+        let ticket = self.ticket(request).expect("dispatched").id;
+        let since = self.now.since(Instant::EPOCH).saturating_sub(Span::from_millis(ago.into()));
+        self.feed(Input::Began { ticket, since: Instant::EPOCH + since });
+    }
+
     /// Completes whatever is in flight with what was expected, again and again, `times` times; who was
     /// dispatched meanwhile, in order.
     pub(in crate::admission) fn serve(&mut self, times: usize) -> Vec<String> {

@@ -15,6 +15,7 @@
 //! | the head of the answer: what is left of the limits | [`mark`] |
 //! | the answer, watched and settled once | [`Admitted::meter`], [`Meter`] |
 //! | what the engine is asked to report of its load, and what it reports | [`Admitted::ask_for_load`], [`Admitted::keeps_load`] |
+//! | an answer that passes elsewhere, told of and settled once | [`Admitted::lease`], [`Unwatched`] |
 //! | a refusal, counted, remembered and put into the caller's words | [`refuse`] |
 //! | what is remembered of all of it | [`came`], [`identified`], [`passed`], [`Passing`] |
 //!
@@ -32,6 +33,7 @@ mod picker;
 mod prepare;
 mod record;
 mod told;
+mod unwatched;
 mod watch;
 
 use http::header::{AUTHORIZATION, HeaderName};
@@ -43,10 +45,11 @@ pub(in crate::wire) use memory::{Kept, Memory};
 pub(in crate::wire) use meter::Meter;
 pub(in crate::wire) use picker::{TOLD, picked};
 pub(in crate::wire) use prepare::{
-    Admitted, Appraised, Arrival, Prepared, Stated, appraise, prepare, read, rename, take_at_word,
+    Admitted, Appraised, Arrival, Prepared, Size, Stated, appraise, prepare, read, rename, sized, take_at_word,
 };
 pub(in crate::wire) use record::{Passing, came, identified, mark, passed, refuse};
 pub(in crate::wire) use told::Told;
+pub(in crate::wire) use unwatched::{Reach, Spent, Unwatched};
 pub(in crate::wire) use watch::Reading;
 
 /// What the names of our own headers begin with. They are read here or mean nothing, in either direction, so that

@@ -200,6 +200,46 @@ fn place(policy: &Policy, caller: &Caller, model: &str) -> Result<Selection, Ref
     Ok(selection)
 }
 
+/// The size of a request of which there is no body here.
+#[derive(Clone, Debug)]
+pub(in crate::wire) struct Size {
+    /// The model it is for.
+    pub(in crate::wire) model: String,
+    /// Its input.
+    pub(in crate::wire) input: Tokens,
+    /// The most output of one answer.
+    pub(in crate::wire) cap: Limit<Tokens>,
+    /// How many answers are asked for.
+    pub(in crate::wire) choices: NonZeroU32,
+    /// Whether the answer comes piece by piece.
+    pub(in crate::wire) streamed: bool,
+}
+
+/// Routes a request of which only the size is known.
+///
+/// # Errors
+/// When it names a model that no pool serves, or its caller wishes for a class that is not granted.
+pub(in crate::wire) fn sized(policy: &Policy, arrival: Arrival, size: Size) -> Result<Prepared, Refused> {
+    let Arrival { decision, arrived, patience, caller, .. } = arrival;
+    let selection = place(policy, &caller, &size.model)?;
+    let Size { model, input, cap, choices, streamed } = size;
+    let call = Call {
+        model,
+        prompt: Prompt::default(),
+        cap,
+        least: Tokens::ZERO,
+        choices,
+        effort: Effort::Unstated,
+        streamed,
+        bytes: units::Bytes::default(),
+    };
+    let input = Counted::exactly(input);
+    let ask =
+        Ask { decision, dialect: APPRAISED, arrived, call, input, caller, selection, patience, sight: Sight::End };
+    // Nobody here will read the answer, and nobody tells in passing.
+    Ok(Prepared { ask, reading: Reading::Told(Told::default()) })
+}
+
 /// A body that costs nothing as the upstream is to see it, and the pool that serves the model it names, else the first.
 ///
 /// # Errors
@@ -226,6 +266,17 @@ impl Prepared {
         self.ask.selection.pool
     }
 
+    /// Its answer will not pass here: nothing is known of it before its end.
+    pub(in crate::wire) fn unseen(mut self) -> Self {
+        self.ask.sight = Sight::End;
+        self
+    }
+
+    /// Whether the upstream knows the model by another name than the client.
+    pub(in crate::wire) fn is_renamed(&self) -> bool {
+        self.ask.call.model.as_str() != self.ask.selection.model.as_str()
+    }
+
     /// Asks to be let through, and waits as long as it takes. Dropping the future leaves the queue.
     ///
     /// # Errors
@@ -250,6 +301,11 @@ impl Admitted {
     /// What is left of the limits that concern it.
     pub(in crate::wire) fn left(&self) -> &Left {
         self.permit.left()
+    }
+
+    /// The permit alone, for a door that will not see the answer.
+    pub(super) fn into_permit(self) -> Permit {
+        self.permit
     }
 
     /// It goes upstream now; from here on it costs something.

@@ -13,16 +13,13 @@ use envoy_types::pb::envoy::extensions::filters::http::ext_proc::v3::processing_
 use envoy_types::pb::envoy::service::ext_proc::v3 as pb;
 use envoy_types::pb::envoy::r#type::v3::HttpStatus;
 use envoy_types::pb::google::protobuf::{Struct, Value, value::Kind};
+use http::Response;
 use http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
-use http::{Method, Response, StatusCode};
 
 use crate::observe::decisions::Picked;
-use crate::policy::model::MetadataKey;
 use crate::units::VirtualTokens;
 
-use super::super::answer::Refused;
-use super::super::identity::{Claim, Claims};
-
+pub(super) use super::super::front::{Head, Vouched};
 pub(super) use pb::processing_request::Request as Asked;
 pub(super) use pb::processing_response::Response as Said;
 pub(super) use pb::{HttpBody, HttpHeaders, ProcessingRequest, ProcessingResponse};
@@ -35,51 +32,6 @@ const PICKER: &str = "envoy.lb";
 
 /// Under which key Envoy sends the attributes of its own filter.
 const FILTER: &str = "envoy.filters.http.ext_proc";
-
-/// The head of a request or of an answer.
-#[derive(Debug)]
-pub(super) struct Head {
-    pub(super) method: Method,
-    /// Without the query.
-    pub(super) path: String,
-    /// Of an answer.
-    pub(super) status: StatusCode,
-    pub(super) headers: HeaderMap,
-}
-
-impl Head {
-    /// Reads it.
-    ///
-    /// # Errors
-    /// When a header cannot be one.
-    pub(super) fn read(from: HttpHeaders) -> Result<Self, Refused> {
-        let mut head =
-            Self { method: Method::GET, path: String::new(), status: StatusCode::OK, headers: HeaderMap::new() };
-        for core::HeaderValue { key, value, raw_value } in from.headers.unwrap_or_default().headers {
-            let raw = if raw_value.is_empty() { value.into_bytes() } else { raw_value };
-            let unreadable = || Refused::Malformed(format!("the header {key} is not one"));
-            match key.as_str() {
-                ":method" => head.method = Method::from_bytes(&raw).map_err(|_| unreadable())?,
-                ":path" => {
-                    let path = String::from_utf8(raw).map_err(|_| unreadable())?;
-                    head.path = path.split('?').next().unwrap_or_default().to_owned();
-                }
-                ":status" => head.status = StatusCode::from_bytes(&raw).map_err(|_| unreadable())?,
-                pseudo if pseudo.starts_with(':') => {}
-                name => {
-                    let name: HeaderName = name.parse().map_err(|_| unreadable())?;
-                    head.headers.append(name, HeaderValue::from_bytes(&raw).map_err(|_| unreadable())?);
-                }
-            }
-        }
-        Ok(head)
-    }
-
-    /// The headers whose names begin so.
-    pub(super) fn beginning(&self, prefix: &str) -> Vec<String> {
-        self.headers.keys().map(HeaderName::as_str).filter(|name| name.starts_with(prefix)).map(str::to_owned).collect()
-    }
-}
 
 /// The path of the request an answer is to, without the query, where Envoy was asked for `request.path`.
 pub(super) fn path_asked(attributes: &HashMap<String, Struct>) -> &str {
@@ -101,10 +53,6 @@ fn text(value: &Value) -> Option<&str> {
     }
 }
 
-/// What Envoy vouches for.
-#[derive(Debug, Default)]
-pub(super) struct Vouched(pub(super) core::Metadata);
-
 impl Vouched {
     /// What an endpoint picker says of a request, where its answer begins or ends with this message.
     pub(super) fn picked(&self, message: &Asked) -> Option<Picked> {
@@ -122,25 +70,6 @@ impl Vouched {
             _ => None,
         });
         (endpoint.is_some() || cost.is_some()).then(|| Picked { endpoint: endpoint.map(Into::into), cost })
-    }
-}
-
-impl Claims for Vouched {
-    fn claim(&self, key: &MetadataKey) -> Option<Claim<'_>> {
-        let (last, parents) = key.path.split_last()?;
-        let mut fields = self.0.filter_metadata.get(&key.namespace)?;
-        for parent in parents {
-            match fields.fields.get(parent).and_then(|value| value.kind.as_ref()) {
-                Some(Kind::StructValue(below)) => fields = below,
-                Some(Kind::NullValue(_)) | None => return None,
-                Some(_) => return Some(Claim::Other),
-            }
-        }
-        match fields.fields.get(last)?.kind.as_ref()? {
-            Kind::StringValue(text) => Some(Claim::Text(text)),
-            Kind::NullValue(_) => None,
-            _ => Some(Claim::Other),
-        }
     }
 }
 

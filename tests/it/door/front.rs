@@ -19,6 +19,8 @@ pub(crate) enum Config {
     BodyFree,
     /// Callers are verified before, and an endpoint picker stands behind.
     Picker,
+    /// It asks before each request only, and tells of the end in its access log.
+    Authz,
 }
 
 impl Config {
@@ -27,6 +29,7 @@ impl Config {
             Self::ExtProc => include_str!("../../../deploy/envoy/ext_proc.yaml"),
             Self::BodyFree => include_str!("../../../deploy/envoy/body_free.yaml"),
             Self::Picker => include_str!("../../../deploy/envoy/picker.yaml"),
+            Self::Authz => include_str!("../../../deploy/envoy/ext_authz.yaml"),
         }
     }
 }

@@ -20,7 +20,7 @@ pub(crate) use client::{Answer, Client};
 pub(crate) use front::{Config, Front};
 pub(crate) use layered::layered;
 pub(crate) use picker::Picker;
-pub(crate) use stage::{Case, Stage, Way, both_doors, cases, play};
+pub(crate) use stage::{Case, Stage, Way, both_doors, cases, every_door, play};
 pub(crate) use upstream::{Exchange, Upstream};
 
 /// A gateway under test, with a folder for its files.
@@ -39,6 +39,7 @@ pub(crate) struct Setup {
     pub(crate) remember: Remember,
     pub(crate) admin_token: Option<Secret>,
     pub(crate) ledger: LedgerKind,
+    pub(crate) lease_life: Span,
 }
 
 impl Default for Setup {
@@ -60,6 +61,7 @@ impl Setup {
             remember: Remember::default(),
             admin_token: None,
             ledger: LedgerKind::Memory,
+            lease_life: Settings::LEASE_LIFE,
         }
     }
 
@@ -88,6 +90,7 @@ impl Setup {
             door: self.door,
             admin_token: self.admin_token,
             decisions: self.remember,
+            lease_life: self.lease_life,
         };
         Gateway { app: App::start(settings).await.expect("a gateway"), _folder: folder }
     }
@@ -137,6 +140,23 @@ impl Gateway {
         let Balance { reserved, settled, refunded } = self.gate().look(|seen| seen.ledger.total()).expect("not broken");
         assert_eq!(reserved, settled + refunded, "conservation, exact, with nothing live");
         (settled, self.outcomes())
+    }
+
+    /// What a metric says, by its name and labels as they are written; zero where it says nothing.
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        let text = self.gate().metrics().render(&tallygate::observe::Gauges::default()).expect("metrics render");
+        let line = text.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
+        line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0.0)
+    }
+
+    /// Waits until a metric has come to a number.
+    pub(crate) async fn until_metric(&self, name: &str, least: f64) {
+        let waiting = async {
+            while self.metric(name) < least {
+                tokio::task::yield_now().await;
+            }
+        };
+        within(&format!("{name} to come to {least}"), waiting).await;
     }
 
     /// How many requests ended how.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::pin::Pin;
 
+use serde_json::json;
 use tallygate::units::VirtualTokens;
 
 use super::{Client, Config, Exchange, Front, Gateway, Setup, Upstream, layered};
@@ -23,6 +24,8 @@ pub(crate) enum Way {
     Envoy,
     /// A real Envoy that asks over ext_proc and sends bodies only where it is told to.
     BodyFree,
+    /// A real Envoy that asks over ext_authz, and tells of the end in its access log.
+    Authz,
 }
 
 impl Way {
@@ -32,6 +35,7 @@ impl Way {
             Self::Proxy | Self::Layer => None,
             Self::Envoy => Some(Config::ExtProc),
             Self::BodyFree => Some(Config::BodyFree),
+            Self::Authz => Some(Config::Authz),
         }
     }
 }
@@ -86,7 +90,41 @@ macro_rules! both_doors {
     };
 }
 
-pub(crate) use {both_doors, cases};
+/// The same, through ext_authz too: for what a door decides, and not for what it can see of an answer or change about it.
+macro_rules! every_door {
+    ($table:ident, $setup:expr, [$($name:ident),* $(,)?]) => {
+        mod $table {
+            use super::*;
+
+            #[tokio::test]
+            async fn by_proxy() {
+                crate::door::play(crate::door::Way::Proxy, $setup, cases![$($name),*]).await;
+            }
+
+            #[tokio::test]
+            async fn by_envoy() {
+                crate::door::play(crate::door::Way::Envoy, $setup, cases![$($name),*]).await;
+            }
+
+            #[tokio::test]
+            async fn by_layer() {
+                crate::door::play(crate::door::Way::Layer, $setup, cases![$($name),*]).await;
+            }
+
+            #[tokio::test]
+            async fn by_envoy_without_bodies() {
+                crate::door::play(crate::door::Way::BodyFree, $setup, cases![$($name),*]).await;
+            }
+
+            #[tokio::test]
+            async fn by_ext_authz() {
+                crate::door::play(crate::door::Way::Authz, $setup, cases![$($name),*]).await;
+            }
+        }
+    };
+}
+
+pub(crate) use {both_doors, cases, every_door};
 
 /// Plays cases one after the other on one stage.
 pub(crate) async fn play(way: Way, setup: fn(Way) -> Setup, cases: &[(&str, Case)]) {
@@ -151,9 +189,15 @@ impl Stage {
 
     /// Checks what Envoy's own record says of a decision, where there is an Envoy.
     pub(crate) async fn recorded(&self, decision: &str, key: &str, expected: serde_json::Value) {
-        if let Some(front) = &self.front {
-            let record = front.record(decision).await;
-            assert_eq!(record[key], expected, "{record}");
+        let Some(front) = &self.front else { return };
+        let record = front.record(decision).await;
+        match (self.way, key) {
+            // Its details are always these; the reason stands beside them.
+            (Way::Authz, "details") => {
+                let reason = format!("tallygate_{}", record["reason"].as_str().unwrap_or_default());
+                assert_eq!((&record[key], json!(reason)), (&json!("ext_authz_denied"), expected), "{record}");
+            }
+            _ => assert_eq!(record[key], expected, "{record}"),
         }
     }
 
@@ -182,7 +226,7 @@ impl Stage {
     pub(crate) fn either<T>(&self, by_proxy: T, by_envoy: T) -> T {
         match self.way {
             Way::Proxy | Way::Layer => by_proxy,
-            Way::Envoy | Way::BodyFree => by_envoy,
+            Way::Envoy | Way::BodyFree | Way::Authz => by_envoy,
         }
     }
 }

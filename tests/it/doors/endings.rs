@@ -241,7 +241,7 @@ async fn an_upstream_that_hangs_up_before_answering_is_our_502(stage: &mut Stage
         Way::Proxy => "broke the connection before it answered",
         // What the client behind it says.
         Way::Layer => "client error (SendRequest)",
-        Way::Envoy | Way::BodyFree => "upstream_reset_before_response_started",
+        Way::Envoy | Way::BodyFree | Way::Authz => "upstream_reset_before_response_started",
     };
     assert!(message.contains(words), "{message}");
     assert_eq!(stage.ended().await, (VirtualTokens::ZERO, once("upstream_failed")));

@@ -3,19 +3,19 @@
 use serde_json::json;
 
 use super::chat;
-use crate::door::{Client, Exchange, Setup, Stage, both_doors, cases};
+use crate::door::{Client, Exchange, Setup, Stage, cases, every_door};
 
-both_doors! {
+every_door! {
     pairs, |_| Setup::policy("fanout: {per_session: 2}"),
     [one_slot_of_a_session_stays_for_its_lead_whatever_its_agents_are_called]
 }
 
-both_doors! {
+every_door! {
     single, |_| Setup::policy("fanout: {per_session: 1}"),
     [a_session_says_nothing_about_another_tenants_session_of_the_same_name]
 }
 
-both_doors! {
+every_door! {
     told, |_| Setup::policy("fanout: {per_session: 2, per_tenant: 9}\npools: [{name: chat, models: ['*'], max_request_tokens: 100}]"),
     [answers_tell_what_is_left_in_flight]
 }

@@ -3,14 +3,14 @@
 use serde_json::{Value, json};
 
 use super::chat;
-use crate::door::{Setup, Stage, both_doors, cases};
+use crate::door::{Setup, Stage, both_doors, cases, every_door};
 
-both_doors! {
+every_door! {
     rates, |_| Setup::policy("limits:\n- {name: rpm, requests: 2, every: 1h}\n- {name: user-tpm, per: user, tokens: 1000000, every: 1m}"),
     [a_rate_refuses_and_every_answer_tells_what_is_left]
 }
 
-both_doors! {
+every_door! {
     input, |_| Setup::policy("limits: [{name: itpm, input_tokens: 50, every: 1m}]"),
     [an_input_beyond_the_burst_is_too_large_for_good]
 }
@@ -20,7 +20,7 @@ both_doors! {
     [a_budget_of_money_is_settled_by_usage_and_warns]
 }
 
-both_doors! {
+every_door! {
     demoted, |_| Setup::policy("limits: [{name: rpm, requests: 1, every: 1h, when_exceeded: {demote: batch}}]\nbudgets: [{name: day, requests: 1, period: day, when_spent: shadow}]"),
     [what_is_demoted_and_what_is_shadowed_can_be_read_in_its_decision]
 }

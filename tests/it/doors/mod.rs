@@ -2,6 +2,7 @@
 //! real Envoy. The tables are written once and played on each; what only one door can show stands in its own file.
 
 mod apis;
+mod authz;
 mod breaker;
 mod costing;
 mod crowd;

@@ -134,7 +134,7 @@ async fn a_stream_whose_length_was_promised_is_whole_without_what_is_hidden(stag
     assert_eq!(stage.ended().await, (cost(11, 6), once("completed")));
 }
 
-fn gzip(text: &str) -> Vec<u8> {
+pub(super) fn gzip(text: &str) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     std::io::Write::write_all(&mut encoder, text.as_bytes()).expect("memory takes it");
     encoder.finish().expect("memory takes it")

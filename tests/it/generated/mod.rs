@@ -5,6 +5,7 @@
 
 mod default_policy;
 mod manual;
+mod proto;
 mod schema;
 
 use std::path::{Path, PathBuf};

@@ -92,6 +92,7 @@ pub(super) fn walk(root: &Path) -> Vec<File> {
                 }
             } else if is_text(&name)
                 && let Ok(text) = std::fs::read_to_string(&path)
+                && !text.starts_with(GENERATED)
             {
                 let relative = path.strip_prefix(root).expect("found under the root");
                 files.push(File::new(&relative.to_string_lossy().replace('\\', "/"), &text));
@@ -107,6 +108,9 @@ fn is_text(name: &str) -> bool {
     let plain = !name.contains('.');
     plain || TEXT.iter().any(|extension| has_extension(name, extension))
 }
+
+/// What files begin with that a tool wrote; a test compares them with what it writes.
+const GENERATED: &str = "// This file is @generated";
 
 /// Blanks comments and the insides of literals, keeping every line break and everything else in place.
 pub(super) fn blank(text: &str) -> String {

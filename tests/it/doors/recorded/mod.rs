@@ -5,9 +5,12 @@
 //! core knows of every request (its quote, its place, its ticket), every counter, queue and account, what the upstream
 //! was sent, and what the client was answered. The first difference is printed from both sides.
 
+mod acquire;
+mod authz;
 mod bare;
 mod grpc;
 mod http;
+mod known;
 mod tape;
 
 use std::collections::BTreeMap;
@@ -15,12 +18,18 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rand::SeedableRng;
+use rand::rngs::StdRng;
 use sha2::Digest as _;
 use tallygate::observe::{Decisions, Keep, Metrics};
 use tallygate::policy;
 use tallygate::settings;
-use tallygate::shell::Gate;
+use tallygate::settings::Settings;
+use tallygate::shell::{Gate, Leases};
 use tallygate::units::Bytes;
+use tallygate::wire::access_log::AccessLog;
+use tallygate::wire::acquire::Acquire;
+use tallygate::wire::ext_authz::ExtAuthz;
 use tallygate::wire::ext_proc::ExtProc;
 use tallygate::wire::grpc::{self as grpc_server, GoingDown, Services};
 use tallygate::wire::proxy::{Proxy, Upstream as ProxyUpstream};
@@ -124,11 +133,20 @@ fn collect<'a>(headers: impl Iterator<Item = (&'a str, &'a str)>) -> BTreeMap<St
     collected
 }
 
+/// How what is seen is compared.
+type Lens = fn(&[Call], Seen) -> Seen;
+
+/// As it is.
+fn plain(_tape: &[Call], seen: Seen) -> Seen {
+    seen
+}
+
 /// Plays a tape, and takes down what is to be seen after each call.
 struct Player<D> {
     gate: Gate,
     door: D,
     tape: Vec<Call>,
+    lens: Lens,
     /// The calls that are not answered, and whether the upstream has them.
     open: BTreeMap<usize, bool>,
     began: Instant,
@@ -216,6 +234,7 @@ impl<D: Door> Player<D> {
             assert!(self.began.elapsed() < PATIENCE, "{queued} queued, {known} known, open {:?}: {all:#?}", self.open);
             tokio::task::yield_now().await;
         }
+        let mut all: Vec<Seen> = all.into_iter().map(|seen| (self.lens)(&self.tape, seen)).collect();
         all.sort();
         format!("{all:#?}")
     }
@@ -247,12 +266,17 @@ async fn listen() -> (TcpListener, SocketAddr) {
 
 async fn grpc(gate: &Gate) -> SocketAddr {
     let (listener, address) = listen().await;
-    let service = ExtProc::new(gate.clone(), settings(), address.ip());
-    tokio::spawn(grpc_server::serve(listener, GoingDown::default(), Services::default().with(service.into_service())));
+    let leases = Leases::start(gate, Settings::LEASE_LIFE, StdRng::seed_from_u64(1));
+    let services = Services::default()
+        .with(ExtProc::new(gate.clone(), settings(), address.ip()).into_service())
+        .with(ExtAuthz::new(gate.clone(), leases.clone(), settings(), address.ip()).into_service())
+        .with(AccessLog::new(gate.clone(), leases.clone()).into_service())
+        .with(Acquire::new(gate.clone(), leases, settings(), address.ip()).into_service());
+    tokio::spawn(grpc_server::serve(listener, GoingDown::default(), services));
     address
 }
 
-async fn by_proxy(tape: &[Call], rules: Rules) -> Vec<String> {
+async fn by_proxy(tape: &[Call], rules: Rules, lens: Lens) -> Vec<String> {
     let gate = gate(rules);
     let upstream = Upstream::start().await;
     let uri: ::http::Uri = upstream.url().parse().expect("an address");
@@ -260,31 +284,31 @@ async fn by_proxy(tape: &[Call], rules: Rules) -> Vec<String> {
     let (listener, address) = listen().await;
     let proxy = Proxy::new(gate.clone(), to, settings(), address.ip());
     tokio::spawn(server::serve(listener, CancellationToken::new(), move |request| proxy.handle(request)));
-    play(gate, Http::new(address, upstream), tape).await
+    play(gate, Http::new(address, upstream), tape, lens).await
 }
 
 async fn by_layer(tape: &[Call], rules: Rules) -> Vec<String> {
     let gate = gate(rules);
     let upstream = Upstream::start().await;
     let address = layered(&gate, settings(), upstream.address()).await;
-    play(gate, Http::new(address, upstream), tape).await
+    play(gate, Http::new(address, upstream), tape, plain).await
 }
 
 async fn by_grpc(tape: &[Call], rules: Rules) -> Vec<String> {
     let gate = gate(rules);
     let address = grpc(&gate).await;
-    play(gate, Grpc::new(address), tape).await
+    play(gate, Grpc::new(address), tape, plain).await
 }
 
 async fn by_envoy(tape: &[Call], rules: Rules) -> Option<Vec<String>> {
     let gate = gate(rules);
     let upstream = Upstream::start().await;
     let front = Front::asking(Config::ExtProc, grpc(&gate).await, upstream.address(), |config| config).await?;
-    Some(play(gate, Http::new(front.address(), upstream), tape).await)
+    Some(play(gate, Http::new(front.address(), upstream), tape, plain).await)
 }
 
-async fn play<D: Door>(gate: Gate, door: D, tape: &[Call]) -> Vec<String> {
-    Player { gate, door, tape: tape.to_vec(), open: BTreeMap::new(), began: Instant::now() }.play().await
+async fn play<D: Door>(gate: Gate, door: D, tape: &[Call], lens: Lens) -> Vec<String> {
+    Player { gate, door, tape: tape.to_vec(), lens, open: BTreeMap::new(), began: Instant::now() }.play().await
 }
 
 fn compare(one: &[String], other: &[String], name: &str) {
@@ -327,7 +351,7 @@ const FRONTED: usize = 100;
 
 async fn equal_at_every_door(seed: u64, rules: Rules) {
     let tape = recorded(seed, CALLS / 2);
-    let proxied = by_proxy(&tape, rules).await;
+    let proxied = by_proxy(&tape, rules, plain).await;
     compare(&proxied, &by_layer(&tape, rules).await, "by the layer");
     compare(&proxied, &by_grpc(&tape, rules).await, "by the gRPC service");
     let told = proxied.concat();
@@ -341,7 +365,7 @@ async fn equal_at_every_door(seed: u64, rules: Rules) {
     }
     let part = &tape[..FRONTED];
     if let Some(fronted) = by_envoy(part, rules).await {
-        compare(&by_proxy(part, rules).await, &fronted, "by Envoy");
+        compare(&by_proxy(part, rules, plain).await, &fronted, "by Envoy");
     }
 }
 
