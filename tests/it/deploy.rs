@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Parser;
@@ -146,6 +146,69 @@ fn every_panel_of_the_dashboard_has_something_to_show() {
             let targets = panel["targets"].as_array().expect("a list");
             assert!(!targets.is_empty() && targets.iter().all(|target| target["expr"].is_string()), "{panel}");
             assert!(panel["description"].is_string(), "{} says what it shows", panel["title"]);
+        }
+    }
+}
+
+/// What of a folder is in the image's context, as the file beside its recipe says.
+fn copy(from: &Path, to: &Path) {
+    if from.is_dir() {
+        fs::create_dir_all(to).expect("made");
+        for entry in fs::read_dir(from).expect("a folder") {
+            let name = entry.expect("readable").file_name();
+            copy(&from.join(&name), &to.join(&name));
+        }
+    } else {
+        fs::create_dir_all(to.parent().expect("inside")).expect("made");
+        fs::copy(from, to).expect("copied");
+    }
+}
+
+/// There is no container engine to build the image with, but there is its context: cargo finds every target in it, and
+/// the source finds every file it includes.
+#[test]
+fn the_image_is_built_of_everything_it_takes() {
+    let context = tempfile::tempdir().expect("a folder");
+    let ignore = read("deploy/Dockerfile.dockerignore");
+    let kept: Vec<&str> = ignore.lines().filter_map(|line| line.strip_prefix('!')).collect();
+    for path in &kept {
+        copy(&root().join(path), &context.path().join(path));
+    }
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["metadata", "--format-version=1", "--offline", "--locked", "--no-deps"]).current_dir(context.path());
+    let said = cargo.output().expect("cargo runs");
+    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    let metadata: Value = serde_json::from_slice(&said.stdout).expect("JSON");
+    let packages = metadata["packages"].as_array().expect("a list");
+    let targets = packages.iter().flat_map(|package| package["targets"].as_array().expect("a list"));
+    for target in targets {
+        let source = target["src_path"].as_str().expect("a path");
+        assert!(Path::new(source).exists(), "{source} is not in the image's context");
+    }
+    let mut included = BTreeSet::new();
+    includes(&root().join("src"), &mut included);
+    assert!(included.contains("proto"), "{included:?}");
+    let missing: Vec<_> = included.iter().filter(|folder| !kept.contains(&folder.as_str())).collect();
+    assert!(missing.is_empty(), "the source includes files of {missing:?}");
+}
+
+/// The folders beside `src` of which what ships includes files.
+fn includes(folder: &Path, found: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("readable").path();
+        if path.is_dir() {
+            includes(&path, found);
+            continue;
+        }
+        let text = fs::read_to_string(&path).expect("readable");
+        let shipped = text.split("#[cfg(test)]").next().unwrap_or_default();
+        for line in shipped.lines().filter(|line| line.contains("include")) {
+            let quoted = line.split('"').skip(1).step_by(2);
+            for file in quoted.filter(|quoted| quoted.starts_with("../../") || quoted.starts_with('/')) {
+                let outside = file.trim_start_matches("../").trim_start_matches('/');
+                let top = outside.split('/').next().unwrap_or_default();
+                found.insert(top.to_owned());
+            }
         }
     }
 }
