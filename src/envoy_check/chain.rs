@@ -44,6 +44,17 @@ impl Ask {
     }
 }
 
+impl Filter<'_> {
+    /// Whether it is asked on a route. Control planes list filters as off, and turn them on by route.
+    pub(super) fn is_on(&self, route: &Route<'_>) -> bool {
+        match route.exception(self.name) {
+            Some(Exception::Off(_)) => false,
+            Some(Exception::On | Exception::Changed(_)) => true,
+            None => !self.entry.get("disabled").is_on(),
+        }
+    }
+}
+
 /// A connection manager, taken apart.
 #[derive(Debug)]
 pub(super) struct Chain<'document> {
@@ -67,6 +78,8 @@ pub(super) struct Route<'document> {
 pub(super) enum Exception<'document> {
     /// It is off.
     Off(Part<'document>),
+    /// It is on, as in the list.
+    On,
     /// It is changed.
     Changed(Part<'document>),
 }
@@ -87,7 +100,7 @@ impl<'document> Route<'document> {
                 (kind, message) = message.get("config").message();
             }
             if kind.is_empty() {
-                return None;
+                return Some(Exception::On);
             }
             let off = message.get("disabled");
             return Some(if off.is_on() { Exception::Off(off) } else { Exception::Changed(message) });
@@ -112,7 +125,14 @@ pub(super) fn check<'document>(
     let chain = take_apart(config, manager, expected);
     let deciding: Vec<&Filter<'_>> =
         chain.filters.iter().filter(|filter| filter.asks.is_some_and(Ask::holds)).collect();
-    for again in deciding.iter().skip(1) {
+    let together = |one: &Filter<'_>, other: &Filter<'_>| match &chain.routes {
+        Some(routes) => routes.iter().any(|route| route.is_forwarding() && one.is_on(route) && other.is_on(route)),
+        None => true,
+    };
+    for (index, again) in deciding.iter().enumerate() {
+        if !deciding[..index].iter().any(|first| together(first, again)) {
+            continue;
+        }
         report.add(&ASKED_TWICE, &again.entry, format!("{} decides too", again.name));
     }
     if let (Some(_), None) = (deciding.first(), websocket(&chain)) {
@@ -120,7 +140,8 @@ pub(super) fn check<'document>(
     }
     for (index, filter) in chain.filters.iter().enumerate() {
         let Some(ask) = filter.asks else { continue };
-        if filter.entry.get("disabled").is_on() {
+        let turned_on = chain.routes.iter().flatten().any(|route| route.is_forwarding() && filter.is_on(route));
+        if filter.entry.get("disabled").is_on() && !turned_on {
             report.add(&FILTER_DISABLED, &filter.entry.get("disabled"), "the filter that asks Tallygate is off");
         }
         if chain.routes.is_none() {
@@ -222,7 +243,7 @@ fn note_uses<'document>(
                     }
                 }
             }
-            Some(Exception::Off(_)) | None => {}
+            Some(Exception::Off(_) | Exception::On) | None => {}
         }
     }
 }

@@ -30,7 +30,7 @@ pub(super) fn check(chain: &Chain<'_>, filter: &Filter<'_>, report: &mut Report)
         let own = [route.host.get("rate_limits"), route.route.at("route.rate_limits")];
         let changed = match route.exception(name) {
             Some(Exception::Changed(message)) => message.get("rate_limits").is_there(),
-            Some(Exception::Off(_)) | None => false,
+            Some(Exception::Off(_) | Exception::On) | None => false,
         };
         changed || own.iter().any(|limits| !limits.items().is_empty())
     };

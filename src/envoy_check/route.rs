@@ -49,8 +49,7 @@ pub(super) fn check<'document>(
         return;
     };
     for route in routes {
-        let off = matches!(route.exception(filter.name), Some(Exception::Off(_)));
-        if off || !route.is_forwarding() {
+        if !filter.is_on(route) || !route.is_forwarding() {
             continue;
         }
         let action = route.route.get("route");

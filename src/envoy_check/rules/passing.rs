@@ -20,7 +20,7 @@ pub(in crate::envoy_check) static NO_CLUSTER: Rule = error(
 /// `filter-disabled`.
 pub(in crate::envoy_check) static FILTER_DISABLED: Rule = warning(
     "filter-disabled",
-    "Requests pass undecided except on routes that turn the filter on again.",
+    "No route turns the filter on: every request passes undecided.",
     "Remove `disabled: true`, or turn it on where models are served, with `typed_per_filter_config`.",
 );
 
