@@ -13,11 +13,12 @@
 use http::{HeaderMap, StatusCode};
 
 use crate::admission::{Ending, Outcome, Reported};
-use crate::observe::Lessor;
+use crate::observe::{Lessor, Source};
 use crate::shell::{Full, LeaseId, Leases, NotLive, Permit};
 use crate::units::{Instant, Tokens, Usage, VirtualTokens};
 
 use super::super::answer::Refused;
+use super::super::dialect::is_believable;
 use super::heard::heard;
 use super::prepare::Admitted;
 
@@ -82,11 +83,12 @@ impl Spent {
             }),
             None => Some(permit.expected()),
         };
-        let Some(usage) = usage else {
+        let produced =
+            |usage| Usage { reasoning_output: reasoning, visible_output: output.saturating_sub(reasoning), ..usage };
+        let Some(usage) = usage.map(produced).filter(is_believable) else {
             permit.disbelieved();
             return Reported::Nothing;
         };
-        let usage = Usage { reasoning_output: reasoning, visible_output: output.saturating_sub(reasoning), ..usage };
         let final_word = input.is_some() && (outcome.is_complete() || outcome == Outcome::UpstreamFailed);
         if final_word { Reported::Final(usage) } else { Reported::Counted(usage) }
     }
@@ -125,6 +127,7 @@ impl Unwatched {
                 usage.reported(permit, outcome)
             }
         };
+        permit.used_from(if matches!(usage, Reported::Nothing) { Source::Estimated } else { Source::Record });
         Ending { outcome, usage, heard }
     }
 }

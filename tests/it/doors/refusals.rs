@@ -82,7 +82,7 @@ fn keyed(way: Way) -> Setup {
 
 /// Headers name tenants, but on the other door only.
 fn distrusting(way: Way) -> Setup {
-    let other = if way == Way::Envoy { "proxy" } else { "grpc" };
+    let other = if way.config().is_some() { "proxy" } else { "grpc" };
     Setup::policy(&format!(
         "identity: {{tenant: [{{metadata: envoy.filters.http.jwt_authn/payload.org}}, {{header: x-tenant-id}}, \
          {{fallback: nobody}}], trust: [{other}], class: [{{header: x-priority}}]}}\n\
