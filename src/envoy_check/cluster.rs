@@ -164,8 +164,7 @@ fn ours(config: &Config<'_>, name: &str, cluster: &Part<'_>, how: Use, expected:
         None => report.add(&NOT_HTTP2, &http_options(cluster), format!("cluster {name} speaks HTTP/1.1")),
         Some(options) => {
             let tcp = cluster.at("upstream_connection_options.tcp_keepalive").is_there();
-            // Where nothing is held, each question has its own short timeout.
-            if how == Use::ForLong && !tcp && !options.get("connection_keepalive").is_there() {
+            if !tcp && !options.get("connection_keepalive").is_there() {
                 report.add(&NO_KEEPALIVE, &options.get("connection_keepalive"), "is not set");
             }
         }

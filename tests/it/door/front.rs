@@ -19,6 +19,8 @@ pub(crate) enum Config {
     BodyFree,
     /// Callers are verified before, and an endpoint picker stands behind.
     Picker,
+    /// The rate limit filter asks.
+    RateLimit,
     /// It asks before each request only, and tells of the end in its access log.
     Authz,
 }
@@ -29,6 +31,7 @@ impl Config {
             Self::ExtProc => include_str!("../../../deploy/envoy/ext_proc.yaml"),
             Self::BodyFree => include_str!("../../../deploy/envoy/body_free.yaml"),
             Self::Picker => include_str!("../../../deploy/envoy/picker.yaml"),
+            Self::RateLimit => include_str!("../../../deploy/envoy/rate_limit.yaml"),
             Self::Authz => include_str!("../../../deploy/envoy/ext_authz.yaml"),
         }
     }
