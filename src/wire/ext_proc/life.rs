@@ -419,7 +419,7 @@ impl Drop for Life {
 
 /// Envoy is set up in a way that cannot work. Every request is refused, and the log says why.
 fn misconfigured(problem: &str) -> Step {
-    tracing::error!(problem, "Envoy's ext_proc filter is not set up as this gateway needs it; see docs/envoy.md");
+    tracing::error!(problem, "Envoy's ext_proc filter is not set up as this gateway needs it; see docs/envoy-check.md");
     Step::Fail(Status::failed_precondition(problem))
 }
 

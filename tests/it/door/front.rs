@@ -184,6 +184,11 @@ impl Front {
         within("Envoy's access log", reading).await
     }
 
+    /// What it says of its configuration.
+    pub(crate) async fn config_dump(&self) -> String {
+        Client::connect(self.admin).await.get("/config_dump?include_eds", "").await.body
+    }
+
     /// Kills it as if its machine had lost power.
     pub(crate) async fn kill(mut self) {
         self.child.kill().await.expect("it ran");
