@@ -29,6 +29,7 @@ use crate::wire::ext_authz::ExtAuthz;
 use crate::wire::ext_proc::ExtProc;
 use crate::wire::grpc::{self, GoingDown, Services};
 use crate::wire::proxy::{Proxy, Upstream};
+use crate::wire::rate_limit::RateLimit;
 use crate::wire::server;
 
 /// The policy without a file: every key has a default.
@@ -245,6 +246,7 @@ fn services(gate: &Gate, leases: &Leases, door: &Door, ip: IpAddr) -> Services {
         .with(ExtProc::new(gate.clone(), door.clone(), ip).into_service())
         .with(ExtAuthz::new(gate.clone(), leases.clone(), door.clone(), ip).into_service())
         .with(AccessLog::new(gate.clone(), leases.clone()).into_service())
+        .with(RateLimit::new(gate.clone()).into_service())
         .with(Acquire::new(gate.clone(), leases.clone(), door.clone(), ip).into_service())
         .reflecting(acquire::DESCRIPTOR)
 }

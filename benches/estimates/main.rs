@@ -78,7 +78,9 @@ fn measured() -> (Vec<&'static str>, Vec<Measured>) {
         let mut fields = line.split(',');
         assert_eq!(fields.next(), Some(prompt.name.as_str()), "counts.csv is of other prompts: count again");
         let truths = fields.map(|field| Tokens::new(field.parse().expect("a count"))).collect();
-        let parsed = Dialect::OpenAiChat.parse(&Bytes::from(prompt.body.to_string())).expect("well formed");
+        let parsed = Dialect::OpenAiChat
+            .parse(Dialect::OpenAiChat.path(), &Bytes::from(prompt.body.to_string()))
+            .expect("well formed");
         let counted = InputCounter::of("unknown").count(&parsed.call.prompt);
         Measured { prompt, counted, truths }
     });

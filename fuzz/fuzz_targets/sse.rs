@@ -6,8 +6,8 @@ use arbitrary::Arbitrary;
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use tallygate::costing::Encoding;
-use tallygate::wire::dialect::{AnswerForm, Dialect};
 use tallygate::wire::dialect::sse::{Piece, Splitter};
+use tallygate::wire::dialect::{AnswerForm, Dialect};
 
 #[derive(Arbitrary, Debug)]
 struct Input {

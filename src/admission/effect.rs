@@ -4,6 +4,7 @@ use crate::ledger::Entry;
 use crate::units::RequestId;
 
 use super::event::Event;
+use super::limits::RateStanding;
 use super::refusal::Refusal;
 use super::rule::Debit;
 use super::ticket::Ticket;
@@ -23,6 +24,8 @@ pub enum Effect {
     /// Write down a grant of a budget. What tickets it covers ([`Ticket::covered_by`]) may go upstream only when that is
     /// done.
     Debit(Debit),
+    /// Tell how the rate of each hit that was counted stands, in their order.
+    Counted(Vec<RateStanding>),
     /// Tell whoever counts.
     Emit(Event),
 }

@@ -23,7 +23,7 @@ use super::event::Event;
 use super::fanout::{Fanout, Left};
 use super::flight::Flight;
 use super::input::{Input, Restored};
-use super::limits::Limits;
+use super::limits::{Hit, Limits};
 use super::order::{Question, Wait};
 use super::own::Own;
 use super::pool::{Pool, Slots};
@@ -114,6 +114,7 @@ impl Engine {
             Input::Began { ticket, since } => self.began(ticket, since),
             Input::Settle { ticket, ending } => self.settle(ticket, ending),
             Input::Grant(pool) => self.grant(pool),
+            Input::Count(hits) => self.count(&hits),
             Input::Restore(kept) => self.restore(kept),
             Input::Calendar(calendar) => self.limits.synchronise(calendar, self.now),
             Input::Gauges { pool, source, taken_at, gauges } => self.read(pool, source, taken_at, gauges),
@@ -150,6 +151,18 @@ impl Engine {
         for Restored { budget, owner, period, upto } in kept {
             self.limits.restore(budget, period, &owner, upto);
         }
+    }
+
+    /// Counts use of rates by what is no request here.
+    fn count(&mut self, hits: &[Hit]) {
+        let standings = self.limits.count(self.now, hits);
+        let known = |hit: &Hit| usize::from(hit.limit) < self.policy.limits.len();
+        let told: Vec<_> = hits.iter().zip(&standings).filter(|(hit, _)| known(hit)).collect();
+        for (hit, standing) in told {
+            let (limit, kind, outcome) = (hit.limit, hit.kind, standing.outcome);
+            self.emit(Event::Hit { at: self.now, limit, kind, outcome });
+        }
+        self.effects.push(Effect::Counted(standings));
     }
 
     fn arrive(&mut self, mut request: Box<Request>) {

@@ -6,6 +6,7 @@
 use crate::units::{Instant, PoolIndex, RequestId, Span, TenantId, TicketId, Usage, VirtualTokens};
 
 use super::circuit::BreakerStage;
+use super::limits::{HitKind, HitOutcome};
 use super::refusal::Refusal;
 use super::request::Subject;
 use super::rule::{Demotion, Rule};
@@ -45,6 +46,17 @@ pub enum Event {
         subject: Subject,
         /// Which rule.
         rule: Rule,
+    },
+    /// A rate was used by what is no request here, or was to be.
+    Hit {
+        /// When.
+        at: Instant,
+        /// Which of the policy's limits.
+        limit: u16,
+        /// What was to be done.
+        kind: HitKind,
+        /// What became of it.
+        outcome: HitOutcome,
     },
     /// A request was let through.
     Dispatched {

@@ -3,6 +3,7 @@
 use crate::units::{Amount, Calendar, EngineGauges, Instant, PoolIndex, RequestId, TicketId, Tokens, UnixTime};
 
 use super::gauges::Source;
+use super::limits::Hit;
 use super::request::Request;
 use super::rule::Owner;
 use super::ticket::Ending;
@@ -50,6 +51,8 @@ pub enum Input {
         /// What.
         gauges: EngineGauges,
     },
+    /// Rates are used by what is no request here. Answered at once with [`Effect::Counted`](super::Effect::Counted).
+    Count(Vec<Hit>),
     /// What a ledger has kept of budgets from before a restart. It comes before any request.
     Restore(Vec<Restored>),
     /// The clocks were compared: from now on the calendar is read so.

@@ -9,6 +9,7 @@
 //! ([`Exceeded::Queue`]) is charged when the request is dispatched, and not before. *Never* charges one rule of a request
 //! that another refuses.
 
+mod hits;
 mod waiting;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,8 @@ use super::rate::{Buckets, Taking};
 use super::refusal::Reason;
 use super::request::Request;
 use super::rule::{BudgetUse, Debit, Demotion, Keeping, Owner, Rule, RuleFound, RuleLeft};
+
+pub use hits::{Hit, HitKind, HitOutcome, RateStanding};
 
 /// What is held of one rule for a request.
 #[derive(Clone, Debug)]

@@ -90,6 +90,7 @@ pub use explain::{Explanation, Finding, Prospect, QueueFound, Until};
 pub use fanout::{FanoutFound, Left, Quota, SessionRunning, TenantRunning};
 pub use gauges::{Sight, Source};
 pub use input::{Input, Restored};
+pub use limits::{Hit, HitKind, HitOutcome, RateStanding};
 pub use order::{Gate, Objection, Size, Wait, WaitFound};
 pub use pool::{Slots, Turn};
 pub use queue::{Fill, Fullness, Load};

@@ -144,6 +144,11 @@ impl Buckets {
         taking
     }
 
+    /// The latest taking there was.
+    pub(super) fn latest(&self) -> Taking {
+        Taking(self.takings)
+    }
+
     /// Gives back what was not used of what was taken then.
     pub(super) fn give_back(&mut self, owner: &Owner, now: Instant, taking: Taking, unused: Amount) {
         let level = self.level(owner, now);

@@ -7,6 +7,7 @@ mod breaker;
 mod ceiling;
 mod explain;
 mod flow;
+mod hits;
 mod limits;
 mod order;
 mod promise;

@@ -69,6 +69,10 @@ pub enum Attachment {
     Image(Image),
     /// Sound, by the length of its base64.
     Audio(Bytes),
+    /// Sound where 32 tokens a second are reckoned (Gemini), by the length of its base64.
+    FineAudio(Bytes),
+    /// A film, by the length of its base64.
+    Video(Bytes),
     /// A document, by the length of its base64; nothing when it is only named.
     File(Bytes),
 }

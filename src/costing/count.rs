@@ -39,6 +39,12 @@ const JSON_BYTES_PER_TOKEN: u64 = 4;
 /// Ten tokens a second of sound at 128 kbit/s, base64 being four thirds of that.
 const AUDIO_BASE64_PER_TOKEN: u64 = 2_133;
 
+/// Gemini's 32 tokens a second of sound, at the same rate.
+const FINE_AUDIO_BASE64_PER_TOKEN: u64 = 667;
+
+/// Gemini's 263 tokens a second of film, at 1 Mbit/s.
+const VIDEO_BASE64_PER_TOKEN: u64 = 634;
+
 /// A page of a document is some 1,500 tokens and some 100 kB of base64.
 const FILE_BASE64_PER_TOKEN: u64 = 64;
 
@@ -195,6 +201,8 @@ impl InputCounter {
         Tokens::new(match attachment {
             Attachment::Image(image) => self.images.unwrap_or(Formula::usual(image.api)).cost(*image),
             Attachment::Audio(base64) => base64.get().div_ceil(AUDIO_BASE64_PER_TOKEN),
+            Attachment::FineAudio(base64) => base64.get().div_ceil(FINE_AUDIO_BASE64_PER_TOKEN),
+            Attachment::Video(base64) => base64.get().div_ceil(VIDEO_BASE64_PER_TOKEN),
             Attachment::File(base64) => base64.get().div_ceil(FILE_BASE64_PER_TOKEN),
         })
     }

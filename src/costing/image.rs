@@ -11,11 +11,12 @@
 //!                   gpt-4o-mini 2,833 + 5,667; computer-use 65 + 129); low detail is the base alone
 //! patches of 28 px  ⌈w/28⌉·⌈h/28⌉, scaled down to a long edge of 1,568 and at most 1,568 tokens; 2,576 and 4,784
 //!                   for the models that see more (Claude)
+//! tiles of 768 px   258 where neither side is longer than 384, else 258·⌈w/768⌉·⌈h/768⌉ (Gemini)
 //! ```
 //!
 //! An image whose size is not known, because it is only referred to or its data makes no sense, costs the most the
 //! formula can give. A model whose name says nothing is reckoned by the formula most used in the API it is called
-//! through: gpt-4o's tiles in OpenAI's, Claude's standard tier in Anthropic's. Open models each have a formula of
+//! through: gpt-4o's tiles in OpenAI's, Claude's standard tier in Anthropic's, Gemini's tiles in Google's. Open models each have a formula of
 //! their own, from a fixed 256 tokens to tens of thousands; these two lie among them, and the settlement makes good
 //! what they are off by. Low detail of a patch model is the image scaled down into 512², as the detail is described;
 //! no formula is published for it.
@@ -73,6 +74,8 @@ pub enum Api {
     OpenAi,
     /// Anthropic's.
     Anthropic,
+    /// Google's.
+    Gemini,
 }
 
 /// An image in a prompt.
@@ -95,6 +98,8 @@ pub(super) enum Formula {
     Tiles { base: u64, tile: u64 },
     /// Claude's patches: the longest edge in pixels, and the most tokens.
     Claude { edge: u64, most: u64 },
+    /// Gemini's: a small image, or each tile of a larger one.
+    Gemini,
 }
 
 const PATCH: u64 = 32;
@@ -108,13 +113,18 @@ const TILED_EDGE: u64 = 2_048;
 const TILED_SHORT: u64 = 768;
 const MOST_TILES: u64 = 8;
 const CLAUDE_PATCH: u64 = 28;
+const GEMINI_TILE: u64 = 258;
+const GEMINI_SMALL: u64 = 384;
+const GEMINI_SIDE: u64 = 768;
+/// Of an image whose size is not known: one of 1,536 by 1,536. The formula itself knows no largest.
+const GEMINI_UNKNOWN: u64 = 4;
 
 const GPT_4O: Formula = Formula::Tiles { base: 85, tile: 170 };
 const CLAUDE: Formula = Formula::Claude { edge: 1_568, most: 1_568 };
 const CLAUDE_FINE: Formula = Formula::Claude { edge: 2_576, most: 4_784 };
 
 /// Which formula is whose. The first part of a name that a model's name has decides, so longer ones stand first.
-const FORMULAS: [(&str, Formula); 21] = [
+const FORMULAS: [(&str, Formula); 22] = [
     ("gpt-5-mini", Formula::Patches { hundredths: 162 }),
     ("gpt-5-nano", Formula::Patches { hundredths: 246 }),
     ("gpt-4.1-mini", Formula::Patches { hundredths: 162 }),
@@ -134,6 +144,7 @@ const FORMULAS: [(&str, Formula); 21] = [
     ("fable-5", CLAUDE_FINE),
     ("mythos-5", CLAUDE_FINE),
     ("claude", CLAUDE),
+    ("gemini", Formula::Gemini),
     ("o1", Formula::Tiles { base: 75, tile: 150 }),
     ("o3", Formula::Tiles { base: 75, tile: 150 }),
 ];
@@ -152,6 +163,7 @@ impl Formula {
         match api {
             Api::OpenAi => GPT_4O,
             Api::Anthropic => CLAUDE,
+            Api::Gemini => Self::Gemini,
         }
     }
 
@@ -169,11 +181,17 @@ impl Formula {
             }
             Self::Tiles { base, .. } if image.detail == Detail::Low => base,
             Self::Tiles { base, tile } => base + tile * image.size.map_or(MOST_TILES, tiles),
+            Self::Gemini => GEMINI_TILE * image.size.map_or(GEMINI_UNKNOWN, gemini_tiles),
             Self::Claude { edge, most } => {
                 image.size.map_or(most, |size| size.within(edge).squares(CLAUDE_PATCH).min(most))
             }
         }
     }
+}
+
+/// One where neither side is long, else squares of 768.
+fn gemini_tiles(size: PixelSize) -> u64 {
+    if size.width.max(size.height) <= GEMINI_SMALL { 1 } else { size.squares(GEMINI_SIDE) }
 }
 
 fn tiles(size: PixelSize) -> u64 {

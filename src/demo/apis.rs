@@ -24,7 +24,7 @@ const DIMENSIONS: u64 = 8;
 
 /// Reads a request's body.
 pub(super) fn parse(dialect: Dialect, body: &Bytes) -> Result<Chat, Rejection> {
-    let call = dialect.parse(body).map_err(|error| Rejection::bad(None, error.to_string()))?.call;
+    let call = dialect.parse(dialect.path(), body).map_err(|error| Rejection::bad(None, error.to_string()))?.call;
     let options: Value = serde_json::from_slice(body).unwrap_or_default();
     if call.choices.get() != 1 || options["echo"] == true {
         let what = "the simulated engine gives one answer to one prompt; leave out n, best_of and echo";
@@ -83,7 +83,7 @@ pub(super) fn whole(header: &Header, answered: Answered) -> Value {
             message["stop_reason"] = stop_reason(header.ending).into();
             message
         }
-        Dialect::OpenAiChat | Dialect::OpenAiCompletions | Dialect::OpenAiEmbeddings => {
+        Dialect::OpenAiChat | Dialect::OpenAiCompletions | Dialect::OpenAiEmbeddings | Dialect::Gemini => {
             let mut completion = completion(header, &text, Some(header.ending.finish_reason()));
             completion["usage"] = header.usage(answered.output);
             completion
@@ -96,7 +96,7 @@ pub(super) fn events(header: &Header, usage: UsageIn, sent: Tokens, now: Answere
     match header.dialect {
         Dialect::OpenAiResponses => response_events(header, sent, now),
         Dialect::AnthropicMessages => message_events(header, sent, now),
-        Dialect::OpenAiChat | Dialect::OpenAiCompletions | Dialect::OpenAiEmbeddings => {
+        Dialect::OpenAiChat | Dialect::OpenAiCompletions | Dialect::OpenAiEmbeddings | Dialect::Gemini => {
             completion_events(header, usage, sent, now)
         }
     }
@@ -253,6 +253,7 @@ pub(super) fn rejected(dialect: Dialect, rejection: &Rejection) -> (StatusCode, 
         param: rejection.param,
         message: &rejection.message,
         request_id: "demo",
+        retry_after: None,
     };
     (rejection.status, dialect.voice().error_body(&error))
 }

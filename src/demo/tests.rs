@@ -150,7 +150,7 @@ async fn the_other_apis_say_what_they_used_whole_and_streamed() {
     ] {
         let mut body = body;
         body["model"] = "demo".into();
-        let read = |body: &Value| dialect.parse(&Bytes::from(body.to_string())).expect("valid").answer;
+        let read = |body: &Value| dialect.parse(dialect.path(), &Bytes::from(body.to_string())).expect("valid").answer;
         let whole = text(post_to(&client, &demo, dialect.path(), &body).await).await;
         let reply = read(&body).read(whole.as_bytes(), Encoding::O200k);
         assert!(matches!(reply, Reply::Reported(usage) if usage.output() <= Tokens::new(3)), "{dialect:?}: {whole}");

@@ -104,6 +104,7 @@ impl Journal {
             Event::Queued { .. }
             | Event::Demoted { .. }
             | Event::Shadowed { .. }
+            | Event::Hit { .. }
             | Event::Charged { .. }
             | Event::Vacated { .. }
             | Event::Cancelled { .. } => {}

@@ -206,6 +206,7 @@ struct Rules {
     limited: IntCounterVec,
     shadowed: IntCounterVec,
     demoted: IntCounterVec,
+    hits: IntCounterVec,
     used: GaugeVec,
 }
 
@@ -222,6 +223,11 @@ impl Rules {
                 "tallygate_shadowed_total",
                 "Requests that a limit or a budget would have refused, were it not in shadow.",
                 &with,
+            )?,
+            hits: maker.count(
+                "tallygate_hits_total",
+                "Hits that the rate limit service was told, by the limit, what was to be done, and what came of it.",
+                &["rule", "kind", "outcome"],
             )?,
             demoted: maker.count(
                 "tallygate_demoted_total",
@@ -356,6 +362,10 @@ impl Metrics {
             Event::Shadowed { subject, rule, .. } => {
                 let [pool, class, tenant] = inner.who(subject);
                 inner.rules.shadowed.with_label_values(&[pool, class, tenant, inner.rule(*rule)]).inc();
+            }
+            Event::Hit { limit, kind, outcome, .. } => {
+                let rule = inner.rule(Rule::Limit(*limit));
+                inner.rules.hits.with_label_values(&[rule, kind.name(), outcome.name()]).inc();
             }
             Event::Queued { .. } | Event::Charged { .. } => {}
         }

@@ -107,6 +107,7 @@ impl Totals {
             Event::Queued { .. }
             | Event::Demoted { .. }
             | Event::Shadowed { .. }
+            | Event::Hit { .. }
             | Event::Vacated { .. }
             | Event::Breaker { .. }
             | Event::Settled { .. }

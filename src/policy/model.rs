@@ -6,6 +6,7 @@
 
 mod limits;
 mod overload;
+mod rate_limit;
 
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ use super::pattern::Pattern;
 
 pub use limits::{Bounds, Budget, Exceeded, Per, Period, Rate, Scope, Spent};
 pub use overload::{Breaker, FailureRatio, FailureSign, Retries, UpstreamsWord};
+pub use rate_limit::{HitDomain, HitEntry, HitRule, HitValue, HitsAre, Named, Unmatched};
 
 /// A whole policy.
 #[derive(Clone, Debug)]
@@ -42,6 +44,8 @@ pub struct Policy {
     pub limits: Vec<Rate>,
     /// Budgets, in the policy's order.
     pub budgets: Vec<Budget>,
+    /// What the rate limit service is asked.
+    pub rate_limit: Vec<HitDomain>,
     /// How many of a tenant's requests may be retries; nothing where that is not limited.
     pub retries: Option<Retries>,
     /// What becomes of requests that are not metered.

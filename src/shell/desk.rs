@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use crate::admission::{Effect, Engine, Event, Input, Refusal, Request, Ticket, Verdict};
+use crate::admission::{Effect, Engine, Event, Input, RateStanding, Refusal, Request, Ticket, Verdict};
 use crate::costing::{Basis, Experience, Quote};
 use crate::ledger::{Ledger, Memory};
 use crate::observe::{Metrics, Totals};
@@ -68,6 +68,7 @@ pub(super) struct Delivery {
 pub(super) struct Said {
     pub(super) deliveries: Vec<Delivery>,
     pub(super) events: Vec<Event>,
+    pub(super) standings: Vec<RateStanding>,
 }
 
 impl Desk {
@@ -170,6 +171,7 @@ impl Desk {
                 }
                 Effect::Post(entry) => self.ledger.post(&entry),
                 Effect::Debit(debit) => self.uncovered.grant(&self.policy, debit),
+                Effect::Counted(standings) => said.standings = standings,
                 Effect::Emit(event) => {
                     self.note(&event);
                     said.events.push(event);

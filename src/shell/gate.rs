@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::{Notify, oneshot};
 
-use crate::admission::{Ending, Engine, Event, Input, Keeping, Options, Refusal, Slots, Ticket};
+use crate::admission::{Ending, Engine, Event, Hit, Input, Keeping, Options, RateStanding, Refusal, Slots, Ticket};
 use crate::costing::Experience;
 use crate::ledger::{Memory, Store, StoreError};
 use crate::observe::{Decisions, Journal, Metrics, Totals};
@@ -259,6 +259,20 @@ impl Gate {
     pub fn explain(&self, ask: &Ask) -> Result<Quoted, Broken> {
         let desk = self.lock()?;
         Ok(desk.would(self.0.clock.now(), ask))
+    }
+
+    /// Counts use of rates by what is no request here, and tells how the rate of each stands then.
+    ///
+    /// # Errors
+    /// When the core is broken.
+    pub fn count(&self, hits: Vec<Hit>) -> Result<Vec<RateStanding>, Broken> {
+        let mut standings = Vec::new();
+        self.transact(|desk, now| {
+            let mut said = desk.step(now, Input::Count(hits));
+            standings = std::mem::take(&mut said.standings);
+            said
+        })?;
+        Ok(standings)
     }
 
     /// Looks behind the lock. `look` should only copy: everybody waits for it.

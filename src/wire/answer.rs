@@ -51,6 +51,13 @@ pub enum Refused {
     Unidentified(String),
     /// The request does not say what it must.
     Malformed(String),
+    /// A rate limit service was asked, and a limit does not allow it.
+    OverLimit {
+        /// Which, and what is left of it.
+        what: String,
+        /// When it would.
+        wait: Span,
+    },
     /// The body is larger than is read.
     BodyTooLarge {
         /// The most that is read.
@@ -110,6 +117,7 @@ impl Refused {
             Self::ByCore(refusal) => refusal.reason.code(),
             Self::Unidentified(_) => "unidentified",
             Self::Malformed(_) => "malformed",
+            Self::OverLimit { .. } => "rate_limited",
             Self::BodyTooLarge { .. } | Self::BodyTooLargeInFront => "too_large",
             Self::HeldTooLong { .. } => "expired",
             Self::NoMemory | Self::NoLease => "queue_full",
@@ -140,7 +148,9 @@ impl Refused {
             Self::Unidentified(_) => StatusCode::UNAUTHORIZED,
             Self::Malformed(_) | Self::Unsupported(_) => StatusCode::BAD_REQUEST,
             Self::BodyTooLarge { .. } | Self::BodyTooLargeInFront => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::HeldTooLong { .. } | Self::NoMemory | Self::NoLease => StatusCode::TOO_MANY_REQUESTS,
+            Self::OverLimit { .. } | Self::HeldTooLong { .. } | Self::NoMemory | Self::NoLease => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
             Self::ClassNotGranted { .. } => StatusCode::FORBIDDEN,
             Self::ModelNotFound(_) => StatusCode::NOT_FOUND,
             Self::UpstreamUnreachable(_) => StatusCode::BAD_GATEWAY,
@@ -164,7 +174,8 @@ impl Refused {
             | Self::Malformed(what)
             | Self::Unsupported(what)
             | Self::UpstreamUnreachable(what)
-            | Self::UpstreamTimedOut(what) => what.clone(),
+            | Self::UpstreamTimedOut(what)
+            | Self::OverLimit { what, .. } => what.clone(),
             Self::UpstreamSilent { within } => format!("the upstream did not begin its answer within {within}"),
             Self::BodyTooLarge { most } => format!("the body is larger than the {} bytes that are read", most.get()),
             Self::BodyTooLargeInFront => "the body is larger than the proxy in front of this gateway reads".into(),
@@ -188,6 +199,7 @@ impl Refused {
                 Retry::Unknown => Wait::Guessed(guess(decision)),
                 Retry::Never => Wait::Unsaid,
             },
+            Self::OverLimit { wait, .. } => Wait::Known((*wait).max(Span::from_millis(1))),
             Self::HeldTooLong { .. } | Self::NoMemory | Self::NoLease => Wait::Guessed(guess(decision)),
             _ => Wait::Unsaid,
         }
@@ -215,8 +227,15 @@ impl Refused {
         let (status, code) = (self.status(voice), self.code());
         let message = self.message(wait);
         let (our_code, request_id) = (format!("tallygate_{code}"), decision.to_string());
-        let error =
-            ErrorBody { status, code: &our_code, param: self.param(), message: &message, request_id: &request_id };
+        let retry_after = wait.span();
+        let error = ErrorBody {
+            status,
+            code: &our_code,
+            param: self.param(),
+            message: &message,
+            request_id: &request_id,
+            retry_after,
+        };
         let mut response = Response::new(voice.error_body(&error));
         *response.status_mut() = status;
         let headers = response.headers_mut();

@@ -22,6 +22,8 @@ pub(super) struct Head {
     pub(super) method: Method,
     /// Without the query.
     pub(super) path: String,
+    /// The query, its question mark included.
+    pub(super) query: String,
     /// Of an answer.
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
@@ -41,14 +43,23 @@ impl Head {
     /// # Errors
     /// When a header cannot be one.
     pub(super) fn of(headers: Vec<core::HeaderValue>) -> Result<Self, Refused> {
-        let mut head =
-            Self { method: Method::GET, path: String::new(), status: StatusCode::OK, headers: HeaderMap::new() };
+        let mut head = Self {
+            method: Method::GET,
+            path: String::new(),
+            query: String::new(),
+            status: StatusCode::OK,
+            headers: HeaderMap::new(),
+        };
         for core::HeaderValue { key, value, raw_value } in headers {
             let raw = if raw_value.is_empty() { value.into_bytes() } else { raw_value };
             let unreadable = || Refused::Malformed(format!("the header {key} is not one"));
             match key.as_str() {
                 ":method" => head.method = Method::from_bytes(&raw).map_err(|_| unreadable())?,
-                ":path" => head.path = without_query(&String::from_utf8(raw).map_err(|_| unreadable())?),
+                ":path" => {
+                    let path = String::from_utf8(raw).map_err(|_| unreadable())?;
+                    let (path, query) = path.split_at(path.find('?').unwrap_or(path.len()));
+                    (head.path, head.query) = (path.to_owned(), query.to_owned());
+                }
                 ":status" => head.status = StatusCode::from_bytes(&raw).map_err(|_| unreadable())?,
                 pseudo if pseudo.starts_with(':') => {}
                 name => {

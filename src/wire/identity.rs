@@ -16,6 +16,7 @@ use crate::units::{Agent, SessionId, TaskId, TenantId, UserId};
 pub const MAX_NAME: usize = 256;
 
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+const X_GOOG_API_KEY: HeaderName = HeaderName::from_static("x-goog-api-key");
 
 /// Who is calling, and how that was found out.
 #[derive(Clone, Debug)]
@@ -200,7 +201,7 @@ fn wanted(rules: &Identity, trusted: bool) -> String {
         .tenant
         .iter()
         .filter_map(|rule| match rule {
-            TenantSource::ApiKey(_) => Some("an API key (Authorization: Bearer, or x-api-key)".into()),
+            TenantSource::ApiKey(_) => Some("an API key (Authorization: Bearer, x-api-key or x-goog-api-key)".into()),
             TenantSource::Header(name) if trusted => Some(format!("the header {name}")),
             TenantSource::Header(name) => Some(format!("the header {name}, but only on a trusted listener")),
             TenantSource::Metadata(key) => Some(format!("what Envoy puts into its metadata as {key}")),
@@ -218,7 +219,13 @@ fn presented_key(headers: &HeaderMap) -> Result<Option<&[u8]>, IdentityError> {
     });
     let key = match bearer {
         Some(key) => Some(key),
-        None => single(headers, &X_API_KEY)?.map(|value| value.as_bytes().trim_ascii()),
+        None => {
+            let other = match single(headers, &X_API_KEY)? {
+                Some(value) => Some(value),
+                None => single(headers, &X_GOOG_API_KEY)?,
+            };
+            other.map(|value| value.as_bytes().trim_ascii())
+        }
     };
     Ok(key.filter(|key| !key.is_empty()))
 }
@@ -329,6 +336,7 @@ mod tests {
         let both = [("authorization", "Bearer sk-good"), ("x-tenant-id", "globex")];
         assert_eq!(tenant(true, true, &both), Ok("acme".into()));
         assert_eq!(tenant(true, true, &[("x-api-key", "sk-good")]), Ok("acme".into()));
+        assert_eq!(tenant(true, true, &[("x-goog-api-key", "sk-good")]), Ok("acme".into()));
         assert_eq!(tenant(true, true, &[("authorization", "bearer  sk-good ")]), Ok("acme".into()));
         assert_eq!(tenant(true, true, &both[1..]), Ok("globex".into()));
         assert_eq!(tenant(true, true, &[]), Ok("anonymous".into()));

@@ -27,8 +27,8 @@ pub(super) fn tell(headers: &mut HeaderMap, left: &Left, policy: &Policy, voice:
     match voice {
         Voice::OpenAi => openai(headers, &left.rules),
         Voice::Anthropic => anthropic(headers, &left.rules, now),
-        // No reader of gRPC's knows names of its own.
-        Voice::Grpc => {}
+        // Neither knows names of its own.
+        Voice::Gemini | Voice::Grpc => {}
     }
     budgets(headers, &left.rules, policy);
 }

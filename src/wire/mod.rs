@@ -24,6 +24,7 @@ mod left;
 mod lives;
 pub mod paths;
 pub mod proxy;
+pub mod rate_limit;
 pub mod server;
 pub mod tower;
 

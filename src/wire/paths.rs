@@ -35,10 +35,11 @@ pub fn route(method: &Method, path: &str, body_is_empty: bool) -> Route {
     if plain == "/v1/realtime" || plain.starts_with("/v1/realtime/") || plain.starts_with("/realtime") {
         return Route::Unsupported("realtime sessions are not supported; use POST with \"stream\": true");
     }
-    if reading || (*method == Method::POST && COUNTING.contains(&path)) {
+    let counting = COUNTING.contains(&path) || (path.contains("/models/") && path.ends_with(":countTokens"));
+    if reading || (*method == Method::POST && counting) {
         return Route::Free;
     }
-    if Dialect::ALL.iter().any(|dialect| is_spelling_of(&plain, dialect.path())) {
+    if Dialect::is_spelling(&plain) || Dialect::ALL.iter().any(|dialect| is_spelling_of(&plain, dialect.path())) {
         return Route::Unsupported("an API path must be POSTed to exactly as its documentation writes it");
     }
     Route::Unknown
@@ -110,6 +111,29 @@ mod tests {
         for path in ["/v1/realtime", "/v1/realtime/sessions", "/v1//Realtime/client_secrets"] {
             assert!(matches!(route(&Method::POST, path, false), Route::Unsupported(_)), "{path}");
         }
+    }
+
+    #[test]
+    fn a_model_in_the_path_is_metered_whatever_its_name() {
+        let gemini = Route::Metered(Dialect::Gemini);
+        for path in [
+            "/v1beta/models/gemini-2.5-flash:generateContent",
+            "/v1/models/any:streamGenerateContent",
+            "/v1beta1/projects/p/locations/eu/publishers/google/models/m:generateContent",
+        ] {
+            assert_eq!(route(&Method::POST, path, false), gemini, "{path}");
+        }
+        assert_eq!(route(&Method::POST, "/v1beta/models/m:countTokens", false), Route::Free);
+        for path in [
+            "/v1beta/models/m%3AgenerateContent",
+            "/v1beta/models/m:generateContent/",
+            "/v1beta/models/m:GenerateContent",
+            "/v1beta//models/m:generateContent",
+            "/proxy/v1beta/models/m:streamGenerateContent",
+        ] {
+            assert!(matches!(route(&Method::POST, path, false), Route::Unsupported(_)), "{path}");
+        }
+        assert_eq!(route(&Method::POST, "/v1beta/models/m:embedContent", false), Route::Unknown);
     }
 
     #[test]

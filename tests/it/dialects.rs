@@ -28,7 +28,7 @@ struct Case {
 impl Case {
     fn form(&self) -> AnswerForm {
         let dialect = Dialect::of(&Method::POST, &self.path).expect("a dialect");
-        dialect.parse(&Bytes::from(self.request.to_string())).expect("well formed").answer
+        dialect.parse(&self.path, &Bytes::from(self.request.to_string())).expect("well formed").answer
     }
 
     /// The stream and what is to be seen of it, with lines that end like this.

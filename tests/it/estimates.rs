@@ -125,7 +125,7 @@ fn an_absurd_number_is_named_or_quoted_within_its_cap() {
     let [mut quoted, mut named] = [0, 0];
     for (dialect, body, pointers) in NUMBERS {
         for (pointer, number) in pointers.iter().flat_map(|pointer| ABSURD.map(|number| (*pointer, number))) {
-            let call = match dialect.parse(&with(body, pointer, number)) {
+            let call = match dialect.parse(dialect.path(), &with(body, pointer, number)) {
                 Ok(parsed) => parsed.call,
                 Err(Unreadable::Malformed(what)) => {
                     let member = pointer.rsplit('/').next().expect("a name");

@@ -95,6 +95,7 @@ impl Books {
             | Input::Began { .. }
             | Input::Gauges { .. }
             | Input::Grant(_)
+            | Input::Count(_)
             | Input::Restore(_)
             | Input::Calendar(_)
             | Input::Drain
@@ -110,6 +111,7 @@ impl Books {
                 Effect::Post(entry) => self.post(entry),
                 // The core makes none where nothing but itself keeps budgets.
                 Effect::Debit(debit) => panic!("{debit:?}"),
+                Effect::Counted(standings) => panic!("nobody asked: {standings:?}"),
                 Effect::Emit(event) => self.event(now, event),
             }
         }
@@ -166,6 +168,7 @@ impl Books {
             | Event::Vacated { at, .. }
             | Event::Demoted { at, .. }
             | Event::Shadowed { at, .. }
+            | Event::Hit { at, .. }
             | Event::WindowMoved { at, .. }
             | Event::Breaker { at, .. } => assert!(*at <= now),
         }

@@ -14,7 +14,9 @@ use crate::admission::pool::{Pool, Slots};
 use crate::admission::queue::{Load, capped_units, per_weight};
 use crate::admission::tree::{Slot, Waiting};
 use crate::admission::vtc::Node;
-use crate::admission::{Attempt, BreakerStage, Engine, Event, Input, Outcome, Reported, RequestState, Source};
+use crate::admission::{
+    Attempt, BreakerStage, Engine, Event, Hit, HitKind, Input, Outcome, Owner, Reported, RequestState, Source,
+};
 use crate::policy::Policy;
 use crate::policy::model::{
     Adapt, Algorithm, Breaker, Budget, Charge, Exceeded, FailureRatio, Fanout, Per, Period, QueueCap, QueueCaps, Rate,
@@ -47,6 +49,7 @@ pub(super) enum Op {
     Hear(u8, usize, u16, Option<u8>),
     Grant,
     Gauges(u8, u64),
+    Hit(usize, i128, HitKind),
     Drain,
     Flush,
     Wait(u16),
@@ -78,6 +81,8 @@ pub(super) fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(which, outcome, status, retry_after)| Op::Hear(which, outcome, status, retry_after)),
         1 => Just(Op::Grant),
         1 => (any::<u8>(), 0..100u64).prop_map(|(source, waiting)| Op::Gauges(source, waiting)),
+        2 => (0..TENANTS.len(), 0..500i128, prop::sample::select(vec![HitKind::Asked, HitKind::Checked, HitKind::Used, HitKind::GivenBack]))
+            .prop_map(|(tenant, amount, kind)| Op::Hit(tenant, amount, kind)),
         3 => (0..4_000u16).prop_map(Op::Wait),
         1 => Just(Op::Flush),
     ]
@@ -270,6 +275,10 @@ pub(super) fn apply(world: &mut World, op: &Op) {
             let gauges = EngineGauges { waiting: Some(waiting), ..EngineGauges::default() };
             let pool = PoolIndex::new(0);
             world.feed(Input::Gauges { pool, source, taken_at: world.now, gauges });
+        }
+        Op::Hit(tenant, amount, kind) => {
+            let (owner, amount) = (Owner::Tenant(TENANTS[tenant].into()), Amount::from_parts(amount));
+            world.feed(Input::Count(vec![Hit { limit: 0, owner, amount, kind }]));
         }
         Op::Drain => world.feed(Input::Drain),
         Op::Flush => world.feed(Input::Flush),
@@ -466,15 +475,7 @@ fn end_everything(world: &mut World) -> Result<(), TestCaseError> {
                 *answers.entry(*request).or_default() += 1;
             }
             Event::Refused { refusal, .. } => *answers.entry(refusal.request).or_default() += 1,
-            Event::Queued { .. }
-            | Event::Demoted { .. }
-            | Event::Shadowed { .. }
-            | Event::Charged { .. }
-            | Event::Vacated { .. }
-            | Event::Breaker { .. }
-            | Event::Settled { .. }
-            | Event::WindowMoved { .. }
-            | Event::UnknownTicket { .. } => {}
+            _ => {}
         }
     }
     prop_assert_eq!(answers.len() as u64, world.asked());

@@ -71,6 +71,7 @@ pub(in crate::admission) fn policy() -> Policy {
         retries: None,
         limits: Vec::new(),
         budgets: Vec::new(),
+        rate_limit: Vec::new(),
         unmetered: Unmetered::Refuse,
     }
 }
@@ -170,6 +171,7 @@ impl World {
                 Effect::Answer { request, verdict } => self.answers.push((request, verdict)),
                 Effect::Post(entry) => self.books.post(&entry),
                 Effect::Debit(debit) => self.debits.push(debit),
+                Effect::Counted(_) => {}
                 Effect::Emit(event) => self.events.push(event),
             }
         }

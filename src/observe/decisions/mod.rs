@@ -219,7 +219,11 @@ fn request_of(event: &Event) -> Option<RequestId> {
         | Event::Vacated { request, .. }
         | Event::Cancelled { request, .. } => Some(*request),
         Event::Refused { refusal, .. } => Some(refusal.request),
-        Event::Charged { .. } | Event::Breaker { .. } | Event::WindowMoved { .. } | Event::UnknownTicket { .. } => None,
+        Event::Charged { .. }
+        | Event::Hit { .. }
+        | Event::Breaker { .. }
+        | Event::WindowMoved { .. }
+        | Event::UnknownTicket { .. } => None,
     }
 }
 

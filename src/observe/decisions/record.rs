@@ -314,8 +314,11 @@ impl Record {
             Event::Vacated { amount, .. } => self.vacated += *amount,
             Event::Demoted { demotion, .. } => self.demotion = Some(*demotion),
             Event::Shadowed { rule, .. } => self.shadowed.push(*rule),
-            Event::Charged { .. } | Event::Breaker { .. } | Event::WindowMoved { .. } | Event::UnknownTicket { .. } => {
-            }
+            Event::Charged { .. }
+            | Event::Hit { .. }
+            | Event::Breaker { .. }
+            | Event::WindowMoved { .. }
+            | Event::UnknownTicket { .. } => {}
         }
     }
 

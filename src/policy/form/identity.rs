@@ -80,7 +80,7 @@ pub(crate) enum TenantSource {
     /// `envoy.filters.http.jwt_authn/payload.org`. Only requests that come through Envoy have it.
     Metadata(#[schemars(length(min = 3, max = 512))] String),
     /// A file of API keys, beside the policy file: `keys: [{sha256: ..., tenant: acme, name: ci}]`. The key is read
-    /// from `Authorization: Bearer` or `x-api-key`. A request with a key that is not in the file is refused with
+    /// from `Authorization: Bearer`, `x-api-key` or `x-goog-api-key`. A request with a key that is not in the file is refused with
     /// 401, and no further entry is asked.
     ApiKey(#[schemars(length(min = 1, max = 4096))] String),
     /// A header, believed only on a listener named in `trust`.

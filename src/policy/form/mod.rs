@@ -13,6 +13,7 @@ mod identity;
 mod limits;
 mod overload;
 mod pools;
+mod rate_limit;
 mod scheduling;
 
 use schemars::JsonSchema;
@@ -23,6 +24,7 @@ pub(super) use identity::{ClassSource, Identity, Listener, NameSource, NotGrante
 pub(super) use limits::{Budget, Limit, Per, Period, WhenExceeded, WhenSpent};
 pub(super) use overload::{Breaker, Retries, Sign};
 pub(super) use pools::{Adapt, Alias, Engine, Orca, Pool, Queue};
+pub(super) use rate_limit::{Domain, HitEntry, HitRule, HitsAre, Names, Unmatched};
 pub(super) use scheduling::{Algorithm, Charge, Class, Fairness, Fanout, Tenant};
 
 /// What Tallygate lets through, in which order, and what it refuses.
@@ -88,6 +90,12 @@ pub(crate) struct Policy {
     #[serde(default)]
     #[schemars(length(max = 100), example = limits::example_budgets())]
     pub(crate) budgets: Vec<Budget>,
+
+    /// The rate limit service (`envoy.service.ratelimit.v3`): what Envoy's descriptors count against. Each names one of
+    /// `limits`, and shares it with the requests that come in by the other doors. A domain that is not here is an error.
+    #[serde(default)]
+    #[schemars(length(max = 100), example = rate_limit::example())]
+    pub(crate) rate_limit: Vec<Domain>,
 
     /// How many of a tenant's requests may be retries: those that say so (`x-stainless-retry-count`), and the further
     /// attempts of an Envoy in front of the upstream, where its answers tell of them (`x-envoy-attempt-count`). The rest

@@ -10,6 +10,7 @@ mod identity;
 mod limits;
 mod overload;
 mod pools;
+mod rate_limit;
 mod scheduling;
 mod values;
 
@@ -127,6 +128,7 @@ impl Checks<'_> {
         let pools = self.pools(&form.pools);
         let limits = self.limits(form);
         let budgets = self.budgets(form);
+        let rate_limit = self.rate_limit(form, limits.as_deref().unwrap_or_default());
         let fanout = Fanout { per_session: form.fanout.per_session.into(), per_tenant: form.fanout.per_tenant.into() };
         let retries = self.retries(form.retries.as_ref());
         self.ceilings(form);
@@ -141,6 +143,7 @@ impl Checks<'_> {
             fanout,
             limits: limits?,
             budgets: budgets?,
+            rate_limit: rate_limit?,
             retries: retries?,
             unmetered: match form.unmetered {
                 form::Unmetered::Refuse => Unmetered::Refuse,

@@ -110,12 +110,62 @@ fn effects_of_breakers() -> [(&'static str, Effect); 12] {
     ]
 }
 
+/// The same of what the rate limit service is asked, beside one rule with all of it.
+fn effects_of_hits() -> [(&'static str, Effect); 7] {
+    use Effect::Changes;
+    [
+        (
+            "rate_limit[].domain",
+            Changes(
+                "limits: [{name: a, per: tenant, requests: 1, every: 1s}, {name: b, per: tenant, requests: 1, every: 1s}]\nrate_limit: [{domain: e, unmatched: refuse, rules: [{limit: a, hits: asked, entries: [{key: t, is: tenant}, {key: x, value: v}]}]}]",
+            ),
+        ),
+        (
+            "rate_limit[].unmatched",
+            Changes(
+                "limits: [{name: a, per: tenant, requests: 1, every: 1s}, {name: b, per: tenant, requests: 1, every: 1s}]\nrate_limit: [{domain: d, unmatched: pass, rules: [{limit: a, hits: asked, entries: [{key: t, is: tenant}, {key: x, value: v}]}]}]",
+            ),
+        ),
+        (
+            "rate_limit[].rules[].limit",
+            Changes(
+                "limits: [{name: a, per: tenant, requests: 1, every: 1s}, {name: b, per: tenant, requests: 1, every: 1s}]\nrate_limit: [{domain: d, unmatched: refuse, rules: [{limit: b, hits: asked, entries: [{key: t, is: tenant}, {key: x, value: v}]}]}]",
+            ),
+        ),
+        (
+            "rate_limit[].rules[].hits",
+            Changes(
+                "limits: [{name: a, per: tenant, requests: 1, every: 1s}, {name: b, per: tenant, requests: 1, every: 1s}]\nrate_limit: [{domain: d, unmatched: refuse, rules: [{limit: a, hits: used, entries: [{key: t, is: tenant}, {key: x, value: v}]}]}]",
+            ),
+        ),
+        (
+            "rate_limit[].rules[].entries[].key",
+            Changes(
+                "limits: [{name: a, per: tenant, requests: 1, every: 1s}, {name: b, per: tenant, requests: 1, every: 1s}]\nrate_limit: [{domain: d, unmatched: refuse, rules: [{limit: a, hits: asked, entries: [{key: u, is: tenant}, {key: x, value: v}]}]}]",
+            ),
+        ),
+        (
+            "rate_limit[].rules[].entries[].value",
+            Changes(
+                "limits: [{name: a, per: tenant, requests: 1, every: 1s}, {name: b, per: tenant, requests: 1, every: 1s}]\nrate_limit: [{domain: d, unmatched: refuse, rules: [{limit: a, hits: asked, entries: [{key: t, is: tenant}, {key: x, value: w}]}]}]",
+            ),
+        ),
+        (
+            "rate_limit[].rules[].entries[].is",
+            Changes(
+                "limits: [{name: a, per: tenant, requests: 1, every: 1s}, {name: b, per: tenant, requests: 1, every: 1s}]\nrate_limit: [{domain: d, unmatched: refuse, rules: [{limit: a, hits: asked, entries: [{key: t, is: tenant}, {key: x, is: model}]}]}]",
+            ),
+        ),
+    ]
+}
+
 /// One line a key of the schema; a key that is missing here, or here and not in the schema, fails the test.
 fn effects() -> BTreeMap<&'static str, Effect> {
     use Effect::{Changes, IsRequiredIn, Refuses};
     let mut effects = effects_of_limits();
     effects.extend(effects_of_pools());
     effects.extend(effects_of_breakers());
+    effects.extend(effects_of_hits());
     effects.extend(effects_of_callers_and_cost());
     effects.extend([
         ("version", IsRequiredIn("{}")),

@@ -49,7 +49,7 @@ pub(in crate::policy) fn tenant(written: &str) -> Result<crate::units::TenantId,
 pub(super) fn header(written: &str) -> Result<HeaderName, String> {
     let header: HeaderName =
         written.parse().map_err(|_| "is not the name of a header; letters, digits and `-` make one".to_owned())?;
-    if matches!(header.as_str(), "authorization" | "proxy-authorization" | "x-api-key" | "cookie") {
+    if matches!(header.as_str(), "authorization" | "proxy-authorization" | "x-api-key" | "x-goog-api-key" | "cookie") {
         return Err(format!("`{header}` carries a secret, and what is read here is logged; use another header"));
     }
     Ok(header)

@@ -391,7 +391,7 @@ impl<'a> Desk<'a> {
                     self.log_booking(entry);
                 }
                 // The core makes none where nothing but itself keeps budgets.
-                Effect::Debit(_) => {}
+                Effect::Debit(_) | Effect::Counted(_) => {}
                 Effect::Emit(event) => self.note(&event),
             }
         }
@@ -465,6 +465,7 @@ impl<'a> Desk<'a> {
             Event::Queued { .. }
             | Event::Demoted { .. }
             | Event::Shadowed { .. }
+            | Event::Hit { .. }
             | Event::Dispatched { .. }
             | Event::Charged { .. }
             | Event::Refused { .. }

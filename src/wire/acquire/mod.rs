@@ -128,7 +128,7 @@ impl Acquire {
         let caller = identified.caller;
         let arrival = |dialect, patience, caller| {
             let patience = patient(patience, headers);
-            Arrival { decision, arrived, dialect, patience, caller }
+            Arrival { decision, arrived, dialect, path: path.as_str().into(), patience, caller }
         };
         match (asked, toll) {
             (Asked::Size(size), Toll::Metered { dialect, patience }) => {

@@ -17,7 +17,7 @@ use super::fields;
 use super::json::present;
 use super::observer::Observer;
 use super::reply::Reply;
-use super::{Dialect, anthropic, openai};
+use super::{Dialect, anthropic, gemini, openai};
 
 /// A body, read.
 #[derive(Clone, Debug)]
@@ -26,7 +26,8 @@ pub struct Parsed {
     pub call: Call,
     /// How its answer is to be read.
     pub answer: AnswerForm,
-    pub(super) model_at: Range<usize>,
+    /// Where the model's name stands in the body; nothing where it stands in the path.
+    pub(super) model_at: Option<Range<usize>>,
     pub(super) edits: Vec<Edit>,
 }
 
@@ -42,8 +43,10 @@ impl Parsed {
     #[must_use]
     pub fn forward(&self, body: &Bytes, model: &str) -> Bytes {
         let mut edits = self.edits.clone();
-        if model != self.call.model {
-            edits.push(Edit { at: self.model_at.clone(), with: serde_json::Value::from(model).to_string() });
+        if model != self.call.model
+            && let Some(at) = self.model_at.clone()
+        {
+            edits.push(Edit { at, with: serde_json::Value::from(model).to_string() });
         }
         if edits.is_empty() {
             return body.clone();
@@ -146,6 +149,7 @@ impl AnswerForm {
             Dialect::OpenAiEmbeddings => openai::embeddings::read(body),
             Dialect::OpenAiResponses => openai::responses::read(body, encoding),
             Dialect::AnthropicMessages => anthropic::read(body, encoding),
+            Dialect::Gemini => gemini::read(body, encoding),
         }
     }
 

@@ -223,6 +223,21 @@ impl Reader {
         Ok(())
     }
 
+    /// Data that says by its MIME type what it is, as Gemini has it.
+    pub(super) fn inline_data(&mut self, mime: &str, base64: Option<&RawValue>) {
+        // Without its quotes.
+        let size = Bytes::new(base64.map_or(0, length).saturating_sub(2));
+        self.prompt.attachments.push(match mime.split('/').next() {
+            Some("image") => {
+                let size = base64.and_then(|raw| picture::size_of_base64(raw.get()));
+                Attachment::Image(Image { size, detail: Detail::Full, api: Api::Gemini })
+            }
+            Some("audio") => Attachment::FineAudio(size),
+            Some("video") => Attachment::Video(size),
+            _ => Attachment::File(size),
+        });
+    }
+
     fn required_text(&mut self, path: &str, text: Option<&RawValue>) -> Result<(), Unreadable> {
         self.text(path, given(text).ok_or_else(|| malformed(format!("{path} is missing")))?)
     }

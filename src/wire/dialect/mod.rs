@@ -10,6 +10,7 @@ mod anthropic;
 mod body;
 mod content;
 mod fields;
+mod gemini;
 pub(in crate::wire) mod grpc;
 mod json;
 mod observer;
@@ -41,10 +42,12 @@ pub enum Dialect {
     OpenAiResponses,
     /// Anthropic Messages.
     AnthropicMessages,
+    /// Gemini's `generateContent`, whose model stands in its path.
+    Gemini,
 }
 
 impl Dialect {
-    /// Every dialect.
+    /// Every dialect that is posted to one path of its own.
     pub const ALL: [Self; 5] = [
         Self::OpenAiChat,
         Self::OpenAiCompletions,
@@ -56,10 +59,14 @@ impl Dialect {
     /// The dialect a request is written in, where it is one that is metered.
     #[must_use]
     pub fn of(method: &Method, path: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|dialect| *method == Method::POST && path == dialect.path())
+        if *method != Method::POST {
+            return None;
+        }
+        let by_path = Self::ALL.into_iter().find(|dialect| path == dialect.path());
+        by_path.or_else(|| gemini::Called::read(path).map(|_| Self::Gemini))
     }
 
-    /// The path it is posted to.
+    /// The path it is posted to; of Gemini's, what the model's name stands in.
     #[must_use]
     pub const fn path(self) -> &'static str {
         match self {
@@ -68,6 +75,7 @@ impl Dialect {
             Self::OpenAiEmbeddings => "/v1/embeddings",
             Self::OpenAiResponses => "/v1/responses",
             Self::AnthropicMessages => "/v1/messages",
+            Self::Gemini => "/v1beta/models/{model}:generateContent",
         }
     }
 
@@ -80,6 +88,7 @@ impl Dialect {
             Self::OpenAiEmbeddings => "openai_embeddings",
             Self::OpenAiResponses => "openai_responses",
             Self::AnthropicMessages => "anthropic_messages",
+            Self::Gemini => "gemini",
         }
     }
 
@@ -91,20 +100,35 @@ impl Dialect {
                 Voice::OpenAi
             }
             Self::AnthropicMessages => Voice::Anthropic,
+            Self::Gemini => Voice::Gemini,
         }
     }
 
-    /// Reads a request body.
+    /// Whether a path that is written otherwise could be taken for one whose model stands in it. `plain` is what servers
+    /// commonly see of it.
+    #[must_use]
+    pub fn is_spelling(plain: &str) -> bool {
+        gemini::is_spelling(plain)
+    }
+
+    /// The path with another model's name in it, for a dialect whose model stands there; nothing where it need not change.
+    #[must_use]
+    pub fn renamed(self, path: &str, model: &str) -> Option<String> {
+        (self == Self::Gemini).then(|| gemini::renamed(path, model)).flatten()
+    }
+
+    /// Reads a request body that was posted to a path.
     ///
     /// # Errors
     /// When it is malformed, naming what and where, or asks for what does not exist here.
-    pub fn parse(self, body: &Bytes) -> Result<Parsed, Unreadable> {
+    pub fn parse(self, path: &str, body: &Bytes) -> Result<Parsed, Unreadable> {
         match self {
             Self::OpenAiChat => openai::chat::parse(body),
             Self::OpenAiCompletions => openai::completions::parse(body),
             Self::OpenAiEmbeddings => openai::embeddings::parse(body),
             Self::OpenAiResponses => openai::responses::parse(body),
             Self::AnthropicMessages => anthropic::parse(body),
+            Self::Gemini => gemini::parse(path, body),
         }
     }
 }

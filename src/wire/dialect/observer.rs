@@ -16,7 +16,7 @@ use crate::units::{Tokens, Usage};
 use super::body::{AnswerForm, Echo};
 use super::reply::{Fragment, is_believable};
 use super::sse::{Piece, Splitter};
-use super::{Dialect, anthropic, openai};
+use super::{Dialect, anthropic, gemini, openai};
 
 /// The most answers of one request that are counted apart; more are counted together with the last.
 const MAX_COUNTERS: usize = 64;
@@ -141,6 +141,7 @@ impl Observer {
                     }
                     Dialect::OpenAiResponses => openai::responses::observe(&data, &mut self.tally),
                     Dialect::AnthropicMessages => anthropic::observe(&data, &mut self.tally),
+                    Dialect::Gemini => gemini::observe(&data, &mut self.tally),
                 };
                 match show {
                     Show::All => raw,

@@ -57,4 +57,5 @@ pub(in crate::wire) use watch::Reading;
 pub(in crate::wire) const OURS: &str = "x-tallygate-";
 
 /// Where a client shows a key. One of ours does not travel on.
-pub(in crate::wire) const KEYS: [HeaderName; 2] = [AUTHORIZATION, HeaderName::from_static("x-api-key")];
+pub(in crate::wire) const KEYS: [HeaderName; 3] =
+    [AUTHORIZATION, HeaderName::from_static("x-api-key"), HeaderName::from_static("x-goog-api-key")];

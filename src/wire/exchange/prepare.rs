@@ -40,6 +40,8 @@ pub(in crate::wire) struct Arrival {
     pub(in crate::wire) arrived: Instant,
     /// The language of its body.
     pub(in crate::wire) dialect: Dialect,
+    /// The path it was sent to, without the query.
+    pub(in crate::wire) path: Box<str>,
     /// How long its client waits.
     pub(in crate::wire) patience: Patience,
     /// Whose it is.
@@ -80,6 +82,8 @@ enum Reading {
 #[derive(Debug)]
 pub(in crate::wire) struct Prepared {
     ask: Ask,
+    /// The path it goes on to, where that is another than it came to.
+    path: Option<String>,
     reading: Reading,
 }
 
@@ -136,8 +140,8 @@ pub(in crate::wire) async fn prepare(
 /// # Errors
 /// When it is malformed, asks for what does not exist here, or names a model that no pool serves.
 pub(in crate::wire) fn read(policy: &Policy, arrival: Arrival, body: &Bytes) -> Result<(Prepared, Bytes), Refused> {
-    let Arrival { decision, arrived, dialect, patience, caller } = arrival;
-    let parsed = dialect.parse(body).map_err(|error| match error {
+    let Arrival { decision, arrived, dialect, path, patience, caller } = arrival;
+    let parsed = dialect.parse(&path, body).map_err(|error| match error {
         Unreadable::Malformed(what) => Refused::Malformed(what),
         Unreadable::Unsupported(what) => Refused::Unsupported(what),
     })?;
@@ -146,9 +150,10 @@ pub(in crate::wire) fn read(policy: &Policy, arrival: Arrival, body: &Bytes) -> 
     let Parsed { call, answer: form, .. } = parsed;
     let counter = InputCounter::of(selection.model.as_str());
     let (encoding, input) = (counter.encoding(), counter.count(&call.prompt));
+    let path = dialect.renamed(&path, selection.model.as_str());
     let dialect = dialect.name();
     let ask = Ask { decision, dialect, arrived, call, input, caller, selection, patience, sight: Sight::Passing };
-    Ok((Prepared { ask, reading: Reading::Read { encoding, form } }, onward))
+    Ok((Prepared { ask, path, reading: Reading::Read { encoding, form } }, onward))
 }
 
 /// Routes a request whose cost was told, and hands out what its service is to tell in.
@@ -171,7 +176,7 @@ pub(in crate::wire) fn appraise(policy: &Policy, told: Appraised) -> Result<(Pre
     let (input, sight) = (Counted::exactly(input), Sight::Passing);
     let ask = Ask { decision, dialect: APPRAISED, arrived, call, input, caller, selection, patience, sight };
     let told = Told::default();
-    Ok((Prepared { ask, reading: Reading::Told(told.clone()) }, told))
+    Ok((Prepared { ask, path: None, reading: Reading::Told(told.clone()) }, told))
 }
 
 /// What somebody else read of a request whose body does not come here.
@@ -195,7 +200,7 @@ pub(in crate::wire) struct Stated {
 /// # Errors
 /// When it names a model that no pool serves, or wishes for a class it may not have.
 pub(in crate::wire) fn take_at_word(policy: &Policy, arrival: Arrival, stated: Stated) -> Result<Prepared, Refused> {
-    let Arrival { decision, arrived, dialect, patience, caller } = arrival;
+    let Arrival { decision, arrived, dialect, path, patience, caller } = arrival;
     let Stated { model, streamed, cap, input, bytes } = stated;
     let selection = place(policy, &caller, &model)?;
     let counter = InputCounter::of(selection.model.as_str());
@@ -206,9 +211,10 @@ pub(in crate::wire) fn take_at_word(policy: &Policy, arrival: Arrival, stated: S
     let call = Call { model, prompt: Prompt::default(), cap, least, choices, effort, streamed, bytes };
     let reading = Reading::Read { encoding, form: AnswerForm::new(dialect, false) };
     let sight = if dialect == Dialect::AnthropicMessages { Sight::End } else { Sight::EndOfSome };
+    let path = dialect.renamed(&path, selection.model.as_str());
     let dialect = dialect.name();
     let ask = Ask { decision, dialect, arrived, call, input, caller, selection, patience, sight };
-    Ok(Prepared { ask, reading })
+    Ok(Prepared { ask, path, reading })
 }
 
 /// Where a request goes, and what it weighs there.
@@ -258,7 +264,7 @@ pub(in crate::wire) fn sized(policy: &Policy, arrival: Arrival, size: Size) -> R
     let ask =
         Ask { decision, dialect: APPRAISED, arrived, call, input, caller, selection, patience, sight: Sight::End };
     // Nobody here will read the answer, and nobody tells in passing.
-    Ok(Prepared { ask, reading: Reading::Told(Told::default()) })
+    Ok(Prepared { ask, path: None, reading: Reading::Told(Told::default()) })
 }
 
 /// A body that costs nothing as the upstream is to see it, and the pool that serves the model it names, else the first.
@@ -292,6 +298,11 @@ impl Prepared {
         self.ask.selection.pool
     }
 
+    /// The path it goes on to, where that is another than it came to: an alias renames a model that stands there.
+    pub(in crate::wire) fn path(&self) -> Option<&str> {
+        self.path.as_deref()
+    }
+
     /// Its answer will not pass here: nothing is known of it before its end.
     pub(in crate::wire) fn unseen(mut self) -> Self {
         self.ask.sight = Sight::End;
@@ -308,7 +319,7 @@ impl Prepared {
     /// # Errors
     /// When the core refuses, or is broken.
     pub(in crate::wire) async fn admit(self, gate: &Gate) -> Result<Admitted, Refused> {
-        let Self { ask, reading } = self;
+        let Self { ask, path: _, reading } = self;
         let place = (ask.caller.tenant.clone(), ask.selection.class);
         match gate.admit(ask).await {
             Ok(permit) => Ok(Admitted { permit, place, reading }),

@@ -185,7 +185,8 @@ fn through(gate: &Gate, doors: &Doors, sketch: &Sketch, progress: &mut Progress)
     }
     let body = decode_here(body.clone(), coding, most)?;
     let (decision, arrived, caller) = (gate.no_decision(), gate.clock().now(), identified.caller);
-    let (prepared, _onward) = read(policy, Arrival { decision, arrived, dialect, patience, caller }, &body)?;
+    let (prepared, _onward) =
+        read(policy, Arrival { decision, arrived, dialect, path: path.as_str().into(), patience, caller }, &body)?;
     progress.routing = Some(routing(policy, prepared.ask()));
     Ok(Some(prepared))
 }
@@ -232,7 +233,7 @@ fn said(says: Result<Says, IdentityError>, by: Listener) -> String {
     match says {
         Ok(Says::TenantByKey(tenant, Some(name))) => format!("the tenant is {tenant:?}, by its key {name:?}"),
         Ok(Says::Tenant(tenant) | Says::TenantByKey(tenant, None)) => format!("the tenant is {tenant:?}"),
-        Ok(Says::NoKey) => "no key is shown (Authorization: Bearer, or x-api-key)".into(),
+        Ok(Says::NoKey) => "no key is shown (Authorization: Bearer, x-api-key or x-goog-api-key)".into(),
         Ok(Says::NoHeader) => "the header is not sent".into(),
         Ok(Says::NotTrusted) => format!("headers are not believed on the {} listener (identity.trust)", listener(by)),
         Ok(Says::NoClaim) => "no proxy in front vouches for it".into(),

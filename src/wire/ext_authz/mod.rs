@@ -139,7 +139,7 @@ impl ExtAuthz {
         if asked.is_partial() {
             return Err(Refused::BodyTooLargeInFront.into());
         }
-        let came = asked.body;
+        let (came, path) = (asked.body, asked.head.path.into());
         if came.len() as u64 > most.get() {
             return Err(Refused::BodyTooLarge { most }.into());
         }
@@ -152,7 +152,7 @@ impl ExtAuthz {
             return if onward == body { Ok(None) } else { Err(renamed().into()) };
         };
         let Question { decision, arrived, .. } = *question;
-        let arrival = Arrival { decision, arrived, dialect, patience, caller };
+        let arrival = Arrival { decision, arrived, dialect, path, patience, caller };
         let (prepared, onward) = prepare(self.gate.policy(), arrival, body).await?;
         if prepared.is_renamed() {
             return Err(renamed().into());

@@ -18,6 +18,10 @@ use super::message::{Content, Edit, Head};
 pub(super) struct Intake {
     pub(super) decision: DecisionId,
     pub(super) arrived: Instant,
+    /// The path it was sent to, without the query.
+    pub(super) path: Box<str>,
+    /// The query, its question mark included.
+    pub(super) query: Box<str>,
     pub(super) entered: Entered,
     pub(super) body_most: units::Bytes,
 }
@@ -43,6 +47,8 @@ pub(super) enum By {
 pub(super) struct Decided {
     /// What becomes of its body.
     pub(super) body: Content,
+    /// The path it goes on to, its query included, where that is another than it came to.
+    pub(super) path: Option<String>,
     /// How it was let through; nothing where it costs nothing.
     pub(super) admitted: Option<Admitted>,
 }
@@ -62,15 +68,17 @@ impl Undecided {
 }
 
 async fn by_record(intake: Intake, stated: Stated, gate: Gate) -> Result<Decided, Refused> {
-    let Intake { decision, arrived, entered: Entered { identified, toll, .. }, .. } = intake;
+    let Intake { decision, arrived, path, query, entered: Entered { identified, toll, .. }, .. } = intake;
     let Toll::Metered { dialect, patience } = toll else { return Err(Refused::Internal) };
-    let arrival = Arrival { decision, arrived, dialect, patience, caller: identified.caller };
-    let admitted = take_at_word(gate.policy(), arrival, stated)?.admit(&gate).await?;
-    Ok(Decided { body: Content::Kept, admitted: Some(admitted) })
+    let arrival = Arrival { decision, arrived, dialect, path, patience, caller: identified.caller };
+    let prepared = take_at_word(gate.policy(), arrival, stated)?;
+    let path = prepared.path().map(|path| format!("{path}{query}"));
+    let admitted = prepared.admit(&gate).await?;
+    Ok(Decided { body: Content::Kept, path, admitted: Some(admitted) })
 }
 
 async fn by_body(intake: Intake, came: Bytes, gate: Gate, memory: Memory) -> Result<Decided, Refused> {
-    let Intake { decision, arrived, entered, body_most } = intake;
+    let Intake { decision, arrived, path, query, entered, body_most } = intake;
     let Entered { identified, coding, toll } = entered;
     if came.len() as u64 > body_most.get() {
         return Err(Refused::BodyTooLarge { most: body_most });
@@ -81,16 +89,17 @@ async fn by_body(intake: Intake, came: Bytes, gate: Gate, memory: Memory) -> Res
     let caller = identified.caller;
     let Toll::Metered { dialect, patience } = toll else {
         let (_envoy_routes, onward) = rename(gate.policy(), &caller, &body)?;
-        return Ok(Decided { body: Content::changed(&came, onward), admitted: None });
+        return Ok(Decided { body: Content::changed(&came, onward), path: None, admitted: None });
     };
-    let arrival = Arrival { decision, arrived, dialect, patience, caller };
+    let arrival = Arrival { decision, arrived, dialect, path, patience, caller };
     let (prepared, onward) = prepare(gate.policy(), arrival, body).await?;
+    let path = prepared.path().map(|path| format!("{path}{query}"));
     let body = Content::changed(&came, onward);
     // A body that goes on as it came waits in Envoy, and not here too.
     let _kept = matches!(body, Content::Replaced(_)).then_some(kept);
     drop(came);
     let admitted = prepared.admit(&gate).await?;
-    Ok(Decided { body, admitted: Some(admitted) })
+    Ok(Decided { body, path, admitted: Some(admitted) })
 }
 
 /// What changes about a request's headers on their way to the upstream: what is meant for us stays here, a key of

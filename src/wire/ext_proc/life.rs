@@ -197,7 +197,8 @@ impl Life {
             return Ok(Step::Answer(message::request_headers(edit, Told::default())));
         }
         let (decision, arrived) = (self.decision, self.gate.clock().now());
-        let intake = Intake { decision, arrived, entered, body_most: self.settings.body_most };
+        let (path, query) = (head.path.as_str().into(), head.query.as_str().into());
+        let intake = Intake { decision, arrived, path, query, entered, body_most: self.settings.body_most };
         match self.bodies {
             Bodies::Shown => {
                 self.stage = Stage::Body(Box::new(intake));
@@ -222,15 +223,18 @@ impl Life {
         let Stage::Deciding(owed) = std::mem::replace(&mut self.stage, Stage::Passing) else {
             return Step::Fail(Status::internal("a verdict came out of turn"));
         };
-        let goes_on = |mut set: HeaderMap, body, told| match owed {
-            Owed::Body => message::request_body(set, body, told),
-            Owed::Headers(mut edit) => {
-                set.extend(std::mem::take(&mut edit.set));
-                message::request_headers(Edit { set, ..edit }, told)
-            }
+        let goes_on = |mut set: HeaderMap, path, body, told| {
+            let message = match owed {
+                Owed::Body => message::request_body(set, body, told),
+                Owed::Headers(mut edit) => {
+                    set.extend(std::mem::take(&mut edit.set));
+                    message::request_headers(Edit { set, ..edit }, told)
+                }
+            };
+            message::and_to(message, path)
         };
         match verdict {
-            Ok(Decided { body, admitted: Some(mut admitted) }) => {
+            Ok(Decided { body, path, admitted: Some(mut admitted) }) => {
                 admitted.sent();
                 self.reports_by_itself = admitted.reports_by_itself();
                 let told = self.told().number("queue_ms", admitted.waited().as_secs_f64() * 1e3);
@@ -240,11 +244,11 @@ impl Life {
                     admitted.tell_picker(self.gate.policy(), &mut set);
                 }
                 self.stage = Stage::Sent(Box::new(admitted));
-                Step::Answer(goes_on(set, body, told))
+                Step::Answer(goes_on(set, path, body, told))
             }
-            Ok(Decided { body, admitted: None }) => {
+            Ok(Decided { body, path: _, admitted: None }) => {
                 exchange::passed(&self.gate, self.decision);
-                Step::Answer(goes_on(HeaderMap::new(), body, self.told()))
+                Step::Answer(goes_on(HeaderMap::new(), None, body, self.told()))
             }
             Err(refused) => self.refuse(&refused),
         }

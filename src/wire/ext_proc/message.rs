@@ -200,6 +200,22 @@ pub(super) fn request_body(set: HeaderMap, content: Content, told: Told) -> Box<
     response(Said::RequestBody(pb::BodyResponse { response: Some(common(edit, content)) }), told)
 }
 
+/// The same message, and the request goes on to this path, where it is another.
+pub(super) fn and_to(mut message: Box<ProcessingResponse>, path: Option<String>) -> Box<ProcessingResponse> {
+    let said = match &mut message.response {
+        Some(Said::RequestHeaders(said)) => said.response.as_mut(),
+        Some(Said::RequestBody(said)) => said.response.as_mut(),
+        _ => None,
+    };
+    if let (Some(common), Some(path)) = (said, path) {
+        let header = core::HeaderValue { key: ":path".into(), value: String::new(), raw_value: path.into_bytes() };
+        let append_action = core::header_value_option::HeaderAppendAction::OverwriteIfExistsOrAdd.into();
+        let option = core::HeaderValueOption { header: Some(header), append_action, ..Default::default() };
+        common.header_mutation.get_or_insert_default().set_headers.push(option);
+    }
+    message
+}
+
 /// The request's trailers go on.
 pub(super) fn request_trailers() -> Box<ProcessingResponse> {
     response(Said::RequestTrailers(pb::TrailersResponse::default()), Told::default())

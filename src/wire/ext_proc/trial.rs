@@ -73,6 +73,7 @@ enum Stage {
 
 /// A request and what there is of its body.
 struct Came {
+    path: Box<str>,
     entered: Entered,
     arrived: units::Instant,
     body: Vec<u8>,
@@ -170,7 +171,8 @@ impl Watching {
         match self.memory.take_now(Memory::needed(length, entered.coding, self.body_most)) {
             Ok(_kept) => {
                 let (arrived, body) = (self.gate.clock().now(), Vec::new());
-                self.stage = Stage::Body(Box::new(Came { entered, arrived, body, _kept }));
+                self.stage =
+                    Stage::Body(Box::new(Came { path: head.path.as_str().into(), entered, arrived, body, _kept }));
             }
             Err(_full) => self.gate.metrics().tried("unread", "memory"),
         }
@@ -281,13 +283,13 @@ impl Watching {
 
 /// Reads a body as it would be read; nothing where it costs nothing.
 async fn read(gate: Gate, decision: DecisionId, came: Came, most: units::Bytes) -> Result<Option<Prepared>, Refused> {
-    let Came { entered: Entered { identified, coding, toll }, arrived, body, .. } = came;
+    let Came { path, entered: Entered { identified, coding, toll }, arrived, body, .. } = came;
     let body = decode(body.into(), coding, most).await?;
     let (policy, caller) = (gate.policy(), identified.caller);
     let Toll::Metered { dialect, patience } = toll else {
         return rename(policy, &caller, &body).map(|_unchanged| None);
     };
-    let arrival = Arrival { decision, arrived, dialect, patience, caller };
+    let arrival = Arrival { decision, arrived, dialect, path, patience, caller };
     let (prepared, _unchanged) = prepare(policy, arrival, body).await?;
     Ok(Some(prepared))
 }

@@ -36,7 +36,9 @@ impl Kind {
             Dialect::OpenAiChat => !self.streamed,
             Dialect::AnthropicMessages => true,
             // Their bodies are always read.
-            Dialect::OpenAiResponses | Dialect::OpenAiCompletions | Dialect::OpenAiEmbeddings => false,
+            Dialect::OpenAiResponses | Dialect::OpenAiCompletions | Dialect::OpenAiEmbeddings | Dialect::Gemini => {
+                false
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http::request::Parts;
-use http::{Request, Response};
+use http::{Request, Response, Uri};
 use http_body::Body as HttpBody;
 use http_body_util::{BodyExt, Full};
 use tower_service::Service;
@@ -194,7 +194,8 @@ impl Door {
             }
             Toll::Metered { dialect, patience } => {
                 let shared = Arc::new(caller.clone());
-                let arrival = Arrival { decision: call.decision, arrived, dialect, patience, caller };
+                let path = call.head.uri.path().into();
+                let arrival = Arrival { decision: call.decision, arrived, dialect, path, patience, caller };
                 let (prepared, body) = prepare(policy, arrival, held.bytes.clone()).await?;
                 let body = Sent::Held(body);
                 self.metered(call, Onward { prepared, told: None, caller: shared, by_key, body }, service).await
@@ -256,6 +257,9 @@ impl Door {
         let Call { decision, voice, mut head } = call;
         let Onward { prepared, told, caller, by_key, body } = onward;
         let pool = prepared.pool();
+        if let Some(path) = prepared.path() {
+            head.uri = moved(&head.uri, path);
+        }
         let mut admitted = prepared.admit(&self.gate).await?;
         let body = match body {
             Sent::Held(bytes) => {
@@ -341,6 +345,14 @@ struct Free {
 
 fn seen(head: &Parts, bodiless: bool) -> RequestHead<'_> {
     RequestHead { method: &head.method, path: head.uri.path(), headers: &head.headers, bodiless }
+}
+
+/// The same with another path; the query stays.
+fn moved(uri: &Uri, path: &str) -> Uri {
+    let query = uri.query().map_or(String::new(), |query| format!("?{query}"));
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = format!("{path}{query}").parse().ok();
+    Uri::from_parts(parts).unwrap_or_else(|_| uri.clone())
 }
 
 /// A body that is here.

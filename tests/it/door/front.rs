@@ -21,18 +21,21 @@ pub(crate) enum Config {
     Picker,
     /// Nothing is decided, and everything shown.
     Shadow,
+    /// The rate limit filter asks.
+    RateLimit,
     /// It asks before each request only, and tells of the end in its access log.
     Authz,
 }
 
 impl Config {
     /// Every one of them, and the file it is shipped in.
-    pub(crate) const ALL: [(Self, &str); 5] = [
+    pub(crate) const ALL: [(Self, &str); 6] = [
         (Self::ExtProc, "ext_proc.yaml"),
         (Self::BodyFree, "body_free.yaml"),
         (Self::Picker, "picker.yaml"),
         (Self::Shadow, "shadow.yaml"),
         (Self::Authz, "ext_authz.yaml"),
+        (Self::RateLimit, "rate_limit.yaml"),
     ];
 
     pub(crate) fn text(self) -> &'static str {
@@ -41,6 +44,7 @@ impl Config {
             Self::BodyFree => include_str!("../../../deploy/envoy/body_free.yaml"),
             Self::Picker => include_str!("../../../deploy/envoy/picker.yaml"),
             Self::Shadow => include_str!("../../../deploy/envoy/shadow.yaml"),
+            Self::RateLimit => include_str!("../../../deploy/envoy/rate_limit.yaml"),
             Self::Authz => include_str!("../../../deploy/envoy/ext_authz.yaml"),
         }
     }

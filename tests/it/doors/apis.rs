@@ -23,6 +23,95 @@ both_doors! {
     ]
 }
 
+both_doors! {
+    gemini, |_| Setup::policy("pools: [{name: chat, models: ['gemini*'], aliases: [{from: 'flash', to: gemini-2.5-flash}], \
+        window: {requests: 1}}]"),
+    [
+        an_alias_of_geminis_changes_the_path_and_the_usage_is_settled,
+        a_stream_of_geminis_ends_with_its_last_candidate,
+        a_stream_of_geminis_that_is_one_array_is_settled_for_its_last_usage,
+        a_client_that_leaves_a_stream_of_geminis_pays_for_what_was_told,
+        geminis_clients_are_refused_in_googles_own_shape,
+    ]
+}
+
+const GEMINI_USAGE: &str =
+    r#"{"promptTokenCount": 30, "cachedContentTokenCount": 20, "candidatesTokenCount": 4, "thoughtsTokenCount": 2}"#;
+
+fn contents() -> String {
+    json!({"contents": [{"role": "user", "parts": [{"text": "hello"}]}], "generationConfig": {"maxOutputTokens": 40}})
+        .to_string()
+}
+
+/// One part of an answer of Gemini's.
+fn part(text: &str, ending: &str) -> String {
+    format!(
+        r#"{{"candidates": [{{"content": {{"parts": [{{"text": "{text}"}}], "role": "model"}}{ending}}}], "usageMetadata": {GEMINI_USAGE}}}"#
+    )
+}
+
+async fn an_alias_of_geminis_changes_the_path_and_the_usage_is_settled(stage: &mut Stage) {
+    let mut client = stage.client().await;
+    client.post("/v1beta/models/flash:generateContent?prettyPrint=false", "", &contents()).await;
+    let mut exchange = stage.upstream.next().await;
+    let first = "POST /v1beta/models/gemini-2.5-flash:generateContent?prettyPrint=false HTTP/1.1";
+    assert!(exchange.head.starts_with(first), "{}", exchange.head);
+    assert_eq!(exchange.body, contents().into_bytes(), "the body is as it was");
+    exchange.answer("200 OK", &part("Hi", "")).await;
+    let answer = client.answer().await;
+    assert_eq!((answer.status, answer.body), (200, part("Hi", "")));
+    // Ten uncached at 1, twenty cached at 0.1, four out and two thought at 2.
+    assert_eq!(stage.ended().await, (VirtualTokens::whole(10 + 2 + 12), once("completed")));
+}
+
+async fn a_stream_of_geminis_ends_with_its_last_candidate(stage: &mut Stage) {
+    let mut client = stage.client().await;
+    client.post("/v1beta/models/gemini-x:streamGenerateContent?alt=sse", "", &contents()).await;
+    let mut exchange = stage.upstream.next().await;
+    exchange.begin().await;
+    exchange.chunk(&format!("data: {}\r\n\r\n", part("one two", ""))).await;
+    exchange.chunk(&format!("data: {}\r\n\r\n", part(" three", r#", "finishReason": "STOP""#))).await;
+    client.read_until("STOP").await;
+    // Settled although the upstream has not closed.
+    assert_eq!(stage.ended().await, (VirtualTokens::whole(24), once("completed")));
+    exchange.end().await;
+    assert!(client.answer().await.whole);
+}
+
+async fn a_stream_of_geminis_that_is_one_array_is_settled_for_its_last_usage(stage: &mut Stage) {
+    let mut client = stage.client().await;
+    client.post("/v1/models/gemini-x:streamGenerateContent", "", &contents()).await;
+    let body = format!("[{},\n{}]", part("one", "").replace("4,", "1,"), part(" two", ""));
+    stage.upstream.next().await.answer("200 OK", &body).await;
+    assert_eq!(client.answer().await.body, body);
+    assert_eq!(stage.ended().await, (VirtualTokens::whole(24), once("completed")));
+}
+
+async fn a_client_that_leaves_a_stream_of_geminis_pays_for_what_was_told(stage: &mut Stage) {
+    let mut client = stage.client().await;
+    client.post("/v1beta/models/gemini-x:streamGenerateContent?alt=sse", "", &contents()).await;
+    let mut exchange = stage.upstream.next().await;
+    exchange.begin().await;
+    exchange.chunk(&format!("data: {}\n\n", part("one two", ""))).await;
+    client.read_until("one two").await;
+    drop(client);
+    exchange.closed().await;
+    assert_eq!(stage.ended().await, (VirtualTokens::whole(24), once("client_aborted")));
+}
+
+async fn geminis_clients_are_refused_in_googles_own_shape(stage: &mut Stage) {
+    let mut client = stage.client().await;
+    client.post("/v1beta/models/other:generateContent", "", &contents()).await;
+    let refused = client.answer().await;
+    assert_eq!((refused.status, refused.header("x-tallygate-reason")), (404, "model_not_found"));
+    let error = &refused.json()["error"];
+    assert_eq!((&error["code"], &error["status"]), (&json!(404), &json!("NOT_FOUND")));
+    assert_eq!(error["details"][0]["reason"], "tallygate_model_not_found");
+    client.post("/v1beta/models/gemini-x:generateContent/", "", &contents()).await;
+    let spelled = client.answer().await;
+    assert_eq!((spelled.status, spelled.header("x-tallygate-reason")), (400, "unsupported"), "{}", spelled.body);
+}
+
 fn messages(stream: bool) -> Value {
     json!({"model": "m", "stream": stream, "max_tokens": 40, "messages": [{"role": "user", "content": "hello"}]})
 }

@@ -15,6 +15,7 @@ mod load;
 mod passing;
 mod picker;
 mod proxy;
+mod rate_limit;
 mod recorded;
 mod refusals;
 mod restarts;

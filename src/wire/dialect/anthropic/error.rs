@@ -8,7 +8,7 @@ use super::super::voice::ErrorBody;
 /// The body of an answer of ours. The `type` is the one Anthropic uses with that status; `code` and `param` are
 /// more than Anthropic says, and its SDKs keep them.
 pub(in crate::wire::dialect) fn body(error: &ErrorBody<'_>) -> String {
-    let ErrorBody { status, code, param, message, request_id } = *error;
+    let ErrorBody { status, code, param, message, request_id, .. } = *error;
     let kind = match status {
         StatusCode::UNAUTHORIZED => "authentication_error",
         StatusCode::FORBIDDEN => "permission_error",

@@ -64,7 +64,12 @@ pub(in crate::wire::dialect) fn parse(body: &Bytes) -> Result<Parsed, Unreadable
         streamed: flag("stream", form.stream)?,
         bytes: units::Bytes::new(body.len() as u64),
     };
-    Ok(Parsed { call, answer: AnswerForm::new(Dialect::AnthropicMessages, false), model_at, edits: Vec::new() })
+    Ok(Parsed {
+        call,
+        answer: AnswerForm::new(Dialect::AnthropicMessages, false),
+        model_at: Some(model_at),
+        edits: Vec::new(),
+    })
 }
 
 /// The effort that is named, else the one a thinking budget stands for.

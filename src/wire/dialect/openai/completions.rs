@@ -80,7 +80,7 @@ pub(in crate::wire::dialect) fn parse(body: &Bytes) -> Result<Parsed, Unreadable
     };
     let mut answer = AnswerForm::new(Dialect::OpenAiCompletions, ask_usage.is_some());
     answer.echo = echo.then(|| Echo { prompts: entries.iter().map(echoed).collect(), each: returned });
-    Ok(Parsed { call, answer, model_at, edits: ask_usage.into_iter().collect() })
+    Ok(Parsed { call, answer, model_at: Some(model_at), edits: ask_usage.into_iter().collect() })
 }
 
 /// How many bytes an answer begins with when it repeats this prompt.

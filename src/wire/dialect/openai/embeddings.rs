@@ -38,7 +38,12 @@ pub(in crate::wire::dialect) fn parse(body: &Bytes) -> Result<Parsed, Unreadable
         streamed: false,
         bytes: units::Bytes::new(body.len() as u64),
     };
-    Ok(Parsed { call, answer: AnswerForm::new(Dialect::OpenAiEmbeddings, false), model_at, edits: Vec::new() })
+    Ok(Parsed {
+        call,
+        answer: AnswerForm::new(Dialect::OpenAiEmbeddings, false),
+        model_at: Some(model_at),
+        edits: Vec::new(),
+    })
 }
 
 /// Reads a whole answer.

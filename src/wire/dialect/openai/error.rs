@@ -7,7 +7,7 @@ use super::super::voice::ErrorBody;
 
 /// The body of an answer of ours. The `code` is ours; the `type` is the one OpenAI uses with that status.
 pub(in super::super) fn body(error: &ErrorBody<'_>) -> String {
-    let ErrorBody { status, code, param, message, request_id: _ } = *error;
+    let ErrorBody { status, code, param, message, .. } = *error;
     let kind = match status {
         StatusCode::UNAUTHORIZED => "authentication_error",
         StatusCode::FORBIDDEN => "permission_error",

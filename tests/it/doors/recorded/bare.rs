@@ -163,7 +163,7 @@ fn compare(tape: &[Call], proxied: &[Fate], fronted: &[Fate]) -> BTreeMap<&'stat
 
 async fn equal_charges(edit: fn(String) -> String, expected: &'static str) {
     let rules = Rules { unmetered: "refuse", class_not_granted: "refuse" };
-    let tape = recorded(3, calls());
+    let tape = recorded(4, calls());
     let Some((fronted, sources)) = by_envoy(&tape, rules, edit).await else { return };
     let proxied = by_proxy(&tape, rules).await;
     let differences = compare(&tape, &proxied, &fronted);

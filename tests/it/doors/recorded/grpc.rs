@@ -138,6 +138,7 @@ impl Talk {
             Said::ImmediateResponse(said) => return drop(told.send(refused(said)).await),
             other => panic!("an answer to the headers, not {other:?}"),
         }
+        let mut path = call.path.clone();
         if !bodiless {
             let whole = pb::HttpBody { body: body.clone(), end_of_stream: true, ..Default::default() };
             ask(&questions, Asked::RequestBody(whole)).await;
@@ -148,6 +149,9 @@ impl Talk {
                     replace(&mut body, said.body_mutation);
                     let mut lengths = Vec::new();
                     apply(&mut lengths, said.header_mutation);
+                    if let Some(at) = lengths.iter().position(|(name, _)| name == ":path") {
+                        path = lengths.remove(at).1;
+                    }
                     let expected = replaced.then(|| ("content-length".to_owned(), body.len().to_string()));
                     assert_eq!(lengths, Vec::from_iter(expected), "Envoy refuses a body of another length");
                 }
@@ -155,7 +159,7 @@ impl Talk {
                 other => panic!("an answer to the body, not {other:?}"),
             }
         }
-        let to = format!("{} {}", call.method, call.path);
+        let to = format!("{} {path}", call.method);
         let plain = headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let body = String::from_utf8_lossy(&body).into_owned();
         drop(told.send(Seen::Upstream { number, to, headers: headers_upstream(plain), body }).await);

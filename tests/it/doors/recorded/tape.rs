@@ -68,6 +68,9 @@ impl Call {
 
     /// Whether it asks for a stream.
     pub(super) fn streams(&self) -> bool {
+        if self.dialect() == Some(Dialect::Gemini) {
+            return self.path.contains("alt=sse");
+        }
         serde_json::from_str::<Value>(&self.text).is_ok_and(|body| body["stream"] == true)
     }
 
@@ -119,9 +122,10 @@ fn whole(dialect: Option<Dialect>, reply: Reply) -> Value {
             json!({"output": [{"type": "message", "content": [{"type": "output_text", "text": "one two"}]}]})
         }
         Some(Dialect::AnthropicMessages) => json!({"content": [{"type": "text", "text": "one two three"}]}),
+        Some(Dialect::Gemini) => json!({"candidates": [{"content": {"parts": [{"text": "one two three"}]}}]}),
     };
     if let (Reply::Usage { input, output }, Some(dialect)) = (reply, dialect) {
-        answer["usage"] = usage(dialect, input, output);
+        answer[if dialect == Dialect::Gemini { "usageMetadata" } else { "usage" }] = usage(dialect, input, output);
     }
     answer
 }
@@ -131,6 +135,7 @@ fn usage(dialect: Dialect, input: u64, output: u64) -> Value {
         Dialect::OpenAiResponses | Dialect::AnthropicMessages => {
             json!({"input_tokens": input, "output_tokens": output})
         }
+        Dialect::Gemini => json!({"promptTokenCount": input, "candidatesTokenCount": output}),
         _ => json!({"prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output}),
     }
 }
@@ -163,6 +168,9 @@ fn events(dialect: Dialect, reply: Reply) -> Vec<String> {
         Dialect::OpenAiCompletions | Dialect::OpenAiEmbeddings => {
             events.push(("", json!({"choices": [{"index": 0, "text": "one two three"}]})));
         }
+        Dialect::Gemini => {
+            events.push(("", json!({"candidates": [{"content": {"parts": [{"text": "one two three"}]}}]})));
+        }
     }
     let mut text: String = events.iter().map(|(name, data)| event(name, data)).collect();
     match reply {
@@ -184,6 +192,11 @@ fn ending(dialect: Dialect, told: Option<Value>) -> String {
         Dialect::OpenAiResponses => {
             let response = told.map_or(json!({}), |told| json!({"usage": told}));
             event("response.completed", &json!({"type": "response.completed", "response": response}))
+        }
+        Dialect::Gemini => {
+            let mut last = json!({"candidates": [{"content": {"parts": []}, "finishReason": "STOP"}]});
+            last["usageMetadata"] = told.unwrap_or(json!({}));
+            event("", &last)
         }
         _ => {
             let usage = told.map(|told| event("", &json!({"choices": [], "usage": told})));
@@ -213,7 +226,8 @@ fn call(rng: &mut StdRng) -> Call {
         let which = rng.random_range(0..8);
         first.push(if rng.random_bool(0.2) { Turn::Leave(which) } else { Turn::Answer(which, reply(rng)) });
     }
-    let dialect = one(rng, &Dialect::ALL);
+    let dialects = [&Dialect::ALL[..], &Dialect::ALL[..], &[Dialect::Gemini]].concat();
+    let dialect = one(rng, &dialects);
     let mut headers = identity(rng);
     let (method, path) = address(rng, dialect);
     let mut packing = Packing::Plain;
@@ -252,12 +266,18 @@ fn reply(rng: &mut StdRng) -> Reply {
 
 /// Method and path: mostly the dialect's own.
 fn address(rng: &mut StdRng, dialect: Dialect) -> (String, String) {
-    let own = dialect.path();
+    // None that the policy renames: not every door can write a path anew. `doors/apis.rs` has those that can.
+    let model = one(rng, &["m-1", "big-1", "unknown"]);
+    let verb = one(rng, &["generateContent", "streamGenerateContent", "streamGenerateContent?alt=sse"]);
+    let own = match dialect {
+        Dialect::Gemini => &*format!("/v1beta/models/{model}:{verb}"),
+        other => other.path(),
+    };
     let (method, path) = match rng.random_range(0..30) {
         0 => ("GET", one(rng, &["/v1/models", "/v1/models?limit=3", own, "/health"]).to_owned()),
         1 => ("POST", one(rng, &["/v1/messages/count_tokens", "/v1/responses/input_tokens"]).to_owned()),
         2 => ("POST", one(rng, &["/v1/files", "/v1/audio/speech", "/v1/threads/t/messages", "/"]).to_owned()),
-        3 => ("POST", format!("{own}?beta=true")),
+        3 => ("POST", format!("{own}{}beta=true", if own.contains('?') { "&" } else { "?" })),
         4 => (
             "POST",
             one(rng, &["//v1/chat/completions", "/v1/messages/", "/v1/%63ompletions", "/x/v1/responses"]).to_owned(),
@@ -331,6 +351,7 @@ fn body(rng: &mut StdRng, dialect: Dialect) -> Value {
         Dialect::OpenAiCompletions => json!({"prompt": text}),
         Dialect::OpenAiEmbeddings | Dialect::OpenAiResponses => json!({"input": text}),
         Dialect::AnthropicMessages => json!({"max_tokens": 50, "messages": [{"role": "user", "content": text}]}),
+        Dialect::Gemini => json!({"contents": [{"role": "user", "parts": [{"text": text}]}]}),
     };
     body["model"] = one(rng, &["m-1", "m-2", "big-1", "gpt-9", "gpt-9-mini", "unknown"]).into();
     let mut maybe = |chance: f64, name: &str, value: Value| {

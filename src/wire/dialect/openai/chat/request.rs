@@ -71,7 +71,7 @@ pub(in crate::wire::dialect) fn parse(body: &Bytes) -> Result<Parsed, Unreadable
         bytes: units::Bytes::new(body.len() as u64),
     };
     let answer = AnswerForm::new(Dialect::OpenAiChat, ask_usage.is_some());
-    Ok(Parsed { call, answer, model_at, edits: ask_usage.into_iter().collect() })
+    Ok(Parsed { call, answer, model_at: Some(model_at), edits: ask_usage.into_iter().collect() })
 }
 
 #[cfg(test)]

@@ -68,7 +68,12 @@ pub(in crate::wire::dialect) fn parse(body: &Bytes) -> Result<Parsed, Unreadable
         streamed: flag("stream", form.stream)?,
         bytes: units::Bytes::new(body.len() as u64),
     };
-    Ok(Parsed { call, answer: AnswerForm::new(Dialect::OpenAiResponses, false), model_at, edits: Vec::new() })
+    Ok(Parsed {
+        call,
+        answer: AnswerForm::new(Dialect::OpenAiResponses, false),
+        model_at: Some(model_at),
+        edits: Vec::new(),
+    })
 }
 
 fn read_effort(raw: Option<&RawValue>) -> Result<Effort, Unreadable> {
