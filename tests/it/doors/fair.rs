@@ -54,11 +54,7 @@ async fn every_shipped_configuration_shares_fairly() {
         );
         let Some(mut chain) = Chain::set(config, Setup::policy(&policy), |text, _| text).await else { return };
         if config == Config::RateLimit {
-            // It counts, and holds nobody: there is no order to be fair in.
-            let mut client = chain.client().await;
-            client.chat(&chain.headers("light"), &chat(false)).await;
-            chain.upstream.next().await.answer("200 OK", ANSWER).await;
-            assert_eq!(client.answer().await.status, 200, "{file}");
+            // It counts, and holds nobody: it has started, and what it answers is shown in `rate_limit`.
             continue;
         }
         let order = order(&mut chain).await;
