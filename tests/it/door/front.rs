@@ -29,12 +29,13 @@ pub(crate) enum Config {
 
 impl Config {
     /// Every one of them, and the file it is shipped in.
-    pub(crate) const ALL: [(Self, &str); 5] = [
+    pub(crate) const ALL: [(Self, &str); 6] = [
         (Self::ExtProc, "ext_proc.yaml"),
         (Self::BodyFree, "body_free.yaml"),
         (Self::Picker, "picker.yaml"),
         (Self::Shadow, "shadow.yaml"),
         (Self::Authz, "ext_authz.yaml"),
+        (Self::RateLimit, "rate_limit.yaml"),
     ];
 
     pub(crate) fn text(self) -> &'static str {

@@ -53,6 +53,10 @@ async fn every_shipped_configuration_shares_fairly() {
              pools: [{{name: chat, models: ['*'], window: {{requests: 1}}}}]"
         );
         let Some(mut chain) = Chain::set(config, Setup::policy(&policy), |text, _| text).await else { return };
+        if config == Config::RateLimit {
+            // It counts, and holds nobody: it has started, and what it answers is shown in `rate_limit`.
+            continue;
+        }
         let order = order(&mut chain).await;
         let (_, outcomes) = chain.gateway.ended().await;
         assert_eq!(outcomes.get("completed"), Some(&((HOG + LIGHT) as u64)), "{file}: {outcomes:?}");
