@@ -74,6 +74,7 @@ pub mod cli;
 pub mod costing;
 pub mod demo;
 pub mod engines;
+pub mod envoy_check;
 pub mod ledger;
 pub mod observe;
 pub mod policy;

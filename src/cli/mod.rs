@@ -5,6 +5,7 @@
 
 mod admin;
 mod check;
+mod envoy_check;
 mod explain;
 mod serve;
 mod show;
@@ -36,6 +37,7 @@ enum Command {
     Explain(explain::Explain),
     Simulate(simulate::Simulate),
     Admin(admin::Admin),
+    EnvoyCheck(envoy_check::EnvoyCheck),
 }
 
 impl Cli {
@@ -50,6 +52,7 @@ impl Cli {
             Command::Explain(explain) => explain.run(),
             Command::Simulate(simulate) => simulate.run(),
             Command::Admin(admin) => admin.run(),
+            Command::EnvoyCheck(check) => check.run(),
         }
     }
 }

@@ -388,6 +388,12 @@ impl Metrics {
         self.inner.signals.reads.with_label_values(&[self.inner.pool(pool), result]).inc();
     }
 
+    /// Counts what would have become of a request that went on whatever was decided: `admitted`, `waited`, `refused` with
+    /// a reason, or `unread` with what was missing.
+    pub fn tried(&self, verdict: &str, reason: &str) {
+        self.inner.sources.tried(verdict, reason);
+    }
+
     /// Counts from where it is known what a request asks for.
     pub fn quoted_from(&self, source: Source) {
         self.inner.sources.quoted(source);

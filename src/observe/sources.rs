@@ -1,4 +1,5 @@
-//! From where it is known what requests ask for and what they used, counted by source.
+//! From where it is known what requests ask for and what they used, counted by source; and what would have become of
+//! requests on trial.
 //!
 //! A door that reads bodies knows more than one that is told; which of them a request was judged by is counted, so that
 //! an operator sees how much is accounted for by whom.
@@ -33,6 +34,7 @@ impl Source {
 pub(super) struct Sources {
     quotes: IntCounterVec,
     usage: IntCounterVec,
+    trials: IntCounterVec,
 }
 
 impl Sources {
@@ -48,7 +50,16 @@ impl Sources {
                 "Answers, by where it is known what they used: a record of Envoy's, their body, or an estimate.",
                 &["source"],
             )?,
+            trials: maker.count(
+                "tallygate_trial_total",
+                "Requests that went on whatever was decided, by what would have become of them.",
+                &["verdict", "reason"],
+            )?,
         })
+    }
+
+    pub(super) fn tried(&self, verdict: &str, reason: &str) {
+        self.trials.with_label_values(&[verdict, reason]).inc();
     }
 
     pub(super) fn quoted(&self, source: Source) {

@@ -11,11 +11,15 @@
 //! exactly as written or is not finite. Size, depth and number of nodes are bounded, so that no file can take
 //! more than a moment or a few megabytes.
 //!
+//! Files that are not ours are read as a [`Document`]: larger, with anchors and aliases, and without a schema, since
+//! only a part of what they say concerns us.
+//!
 //! A schema may say under [`LATER`] what is known by name but not built: keys of an object, or values of a
 //! scalar. They are refused as such, rather than as typos. Under [`REFUSED`] it may give the answer to a key that
 //! people are likely to try.
 
 mod check;
+mod document;
 mod mistake;
 mod parse;
 mod read;
@@ -29,6 +33,7 @@ mod tests;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
+pub use document::{Document, MOST_BYTES, Part};
 pub use mistake::{Mistake, Mistakes, Position};
 pub use read::read;
 pub use tree::Positions;
@@ -80,7 +85,7 @@ pub fn load<T: DeserializeOwned + JsonSchema>(source_name: &str, text: &str) -> 
 /// and these can be told together.
 #[must_use]
 pub fn load_partly<T: DeserializeOwned + JsonSchema>(source_name: &str, text: &str) -> Partly<T> {
-    let parse::Parsed { mut positions, mut reporter } = match parse::parse(source_name, text) {
+    let parse::Parsed { mut positions, mut reporter } = match parse::parse(source_name, text, parse::Accepted::OURS) {
         Ok(parsed) => parsed,
         Err(mistakes) => return Partly { loaded: None, mistakes },
     };

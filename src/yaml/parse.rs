@@ -15,6 +15,34 @@ use super::trail::Trail;
 use super::tree::{Content, Entry, Node, Positions};
 use super::{MAX_BYTES, MAX_DEPTH, MAX_KEY_CHARS, MAX_NODES, scalar};
 
+/// What is accepted of a text.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Accepted {
+    /// The largest, in bytes.
+    pub(super) bytes: usize,
+    /// The deepest nesting.
+    pub(super) depth: usize,
+    /// The most nodes.
+    pub(super) nodes: usize,
+    /// Whether a value may be named and repeated.
+    pub(super) repeats: Repeats,
+}
+
+/// Anchors (`&name`) and aliases (`*name`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Repeats {
+    /// They are refused.
+    Refused,
+    /// An alias stands for a copy, which counts like anything written out.
+    Copied,
+}
+
+impl Accepted {
+    /// Of files of ours.
+    pub(super) const OURS: Self =
+        Self { bytes: MAX_BYTES, depth: MAX_DEPTH, nodes: MAX_NODES, repeats: Repeats::Refused };
+}
+
 /// A tree, and what was wrong with the text it came from.
 pub(super) struct Parsed {
     pub(super) positions: Positions,
@@ -53,15 +81,16 @@ impl Reporter {
 }
 
 /// Reads the one document of a text.
-pub(super) fn parse(source_name: &str, text: &str) -> Result<Parsed, Mistakes> {
+pub(super) fn parse(source_name: &str, text: &str, accepted: Accepted) -> Result<Parsed, Mistakes> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    if text.len() > MAX_BYTES {
-        let message = format!("is larger than the {MAX_BYTES} bytes that are accepted");
+    if text.len() > accepted.bytes {
+        let message = format!("is larger than the {} bytes that are accepted", accepted.bytes);
         let file = source_name.into();
         return Err(Mistake { file, position: Position::START, path: String::new(), message }.into());
     }
     let reporter = Reporter::new(source_name, text);
-    let mut reader = Reader { events: Parser::new_from_str(text), reporter, trail: Trail::default(), nodes: 0 };
+    let (events, trail) = (Parser::new_from_str(text), Trail::default());
+    let mut reader = Reader { events, reporter, trail, accepted, nodes: 0, named: HashMap::new() };
     match reader.document() {
         Ok(root) => {
             let positions = Positions::new(Arc::clone(&reader.reporter.file), root);
@@ -84,7 +113,31 @@ struct Reader<'text> {
     events: Parser<'text, StrInput<'text>>,
     reporter: Reporter,
     trail: Trail,
+    accepted: Accepted,
     nodes: usize,
+    /// What aliases stand for, by the parser's number of the anchor, with how many nodes and levels it has.
+    named: HashMap<usize, (Node, Size)>,
+}
+
+/// How large a node is, itself included.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    nodes: usize,
+    depth: usize,
+}
+
+impl Size {
+    fn of(node: &Node) -> Self {
+        let below: Vec<Self> = match &node.content {
+            Content::List(nodes) => nodes.iter().map(Self::of).collect(),
+            Content::Map(entries) => entries.iter().map(|entry| Self::of(&entry.value)).collect(),
+            Content::Scalar(_) | Content::Refused => Vec::new(),
+        };
+        let deepest = below.iter().map(|size| size.depth).max().unwrap_or(0);
+        // A key counts as well as its value.
+        let keys = if matches!(node.content, Content::Map(_)) { below.len() } else { 0 };
+        Self { nodes: 1 + keys + below.iter().map(|size| size.nodes).sum::<usize>(), depth: 1 + deepest }
+    }
 }
 
 impl<'text> Reader<'text> {
@@ -125,20 +178,15 @@ impl<'text> Reader<'text> {
 
     fn node(&mut self, event: Event<'text>, span: Span, depth: usize) -> Result<Node, Unreadable> {
         let position = self.reporter.position(span.start);
-        self.nodes += 1;
-        if depth > MAX_DEPTH {
-            return Err(Unreadable { position, message: format!("is nested deeper than {MAX_DEPTH} levels") });
-        }
-        if self.nodes > MAX_NODES {
-            return Err(Unreadable { position, message: format!("has more than the {MAX_NODES} values accepted") });
-        }
+        self.grow(position, Size { nodes: 1, depth })?;
         let (anchor, tag) = match &event {
             Event::Scalar(_, _, anchor, tag) | Event::SequenceStart(anchor, tag) | Event::MappingStart(anchor, tag) => {
                 (*anchor, tag.is_some())
             }
             _ => (0, false),
         };
-        if anchor > 0 {
+        let repeats = self.accepted.repeats;
+        if anchor > 0 && repeats == Repeats::Refused {
             self.report(position, "anchors (&name) are not accepted; write the value out".into());
         }
         if tag {
@@ -150,6 +198,7 @@ impl<'text> Reader<'text> {
             Event::Scalar(text, style, ..) => self.scalar(&text, style, position),
             Event::SequenceStart(..) => self.list(depth)?,
             Event::MappingStart(..) => self.map(depth)?,
+            Event::Alias(name) if repeats == Repeats::Copied => self.copy(name, position, depth)?,
             Event::Alias(_) => {
                 let message = "aliases (*name) are not accepted; write the value out";
                 self.report(position, message.into());
@@ -157,7 +206,34 @@ impl<'text> Reader<'text> {
             }
             _ => return Err(Unreadable { position, message: "is not YAML: a value is missing here".into() }),
         };
-        Ok(Node { position, content })
+        let node = Node { position, content };
+        if anchor > 0 && repeats == Repeats::Copied {
+            self.named.insert(anchor, (node.clone(), Size::of(&node)));
+        }
+        Ok(node)
+    }
+
+    /// Counts what is added at a depth, and refuses what is too much.
+    fn grow(&mut self, position: Position, by: Size) -> Result<(), Unreadable> {
+        let Accepted { depth, nodes, .. } = self.accepted;
+        self.nodes = self.nodes.saturating_add(by.nodes);
+        if by.depth > depth {
+            return Err(Unreadable { position, message: format!("is nested deeper than {depth} levels") });
+        }
+        if self.nodes > nodes {
+            return Err(Unreadable { position, message: format!("has more than the {nodes} values accepted") });
+        }
+        Ok(())
+    }
+
+    /// What an alias stands for.
+    fn copy(&mut self, name: usize, position: Position, depth: usize) -> Result<Content, Unreadable> {
+        let Some((_, size)) = self.named.get(&name) else {
+            return Err(Unreadable { position, message: "is an alias of what it is itself a part of".into() });
+        };
+        let added = Size { nodes: size.nodes, depth: depth + size.depth };
+        self.grow(position, added)?;
+        Ok(self.named.get(&name).map_or(Content::Refused, |(node, _)| node.content.clone()))
     }
 
     fn scalar(&mut self, text: &str, style: ScalarStyle, position: Position) -> Content {

@@ -257,6 +257,57 @@ def window_keeps_the_queue_short(engine):
     check(f"{engine.name}: the window keeps its own queue short and its slots busy")(short)
 
 
+def steadily(engine, port, seconds):
+    """Twenty-four clients that ask again as soon as they are answered: what share of what was at the engine waited there,
+    and how much output a second it made, over the latter half."""
+    until = time.monotonic() + seconds
+    failures = []
+
+    def client(number):
+        turn = 0
+        while time.monotonic() < until and not failures:
+            try:
+                stream(port, chat(f"t{number % 3}", f"client {number} asks {turn}", 40 + 10 * (number % 5), stream=True))
+            except Exception as failure:
+                failures.append(failure)
+            turn += 1
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(24)]
+    for thread in threads:
+        thread.start()
+    time.sleep(seconds / 2)
+    waiting = running = 0
+    began, made = time.monotonic(), engine.count("output")
+    while time.monotonic() < until:
+        now = metrics(engine.port)
+        waiting += now.get(engine.names["waiting"], 0)
+        running += now.get(engine.names["running"], 0)
+        time.sleep(0.1)
+    rate = (engine.count("output") - made) / (time.monotonic() - began)
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise Broken(f"{len(failures)} failed, the first: {failures[0]}")
+    return waiting / max(1, waiting + running), rate
+
+
+def window_finds_itself(engine):
+    def found():
+        # Warm, and what the engine can do.
+        alone, most = steadily(engine, engine.port, 20)
+        with gateway(PROGRAM, engine.port, OUT, name="adapts", window="{adapt: auto}") as ours:
+            behind, rate = steadily(engine, ours.proxy, 60)
+            window = ours.rows("/v1/pools")[0]
+            told = {name: str(value) for name, value in window.items() if name.startswith("window")}
+            says = f"{behind:.1%} of what is there waits ({alone:.1%} without), {rate / most:.1%} of the output; {told}"
+            if alone < 0.5:
+                raise Broken(f"without a window little waits, so this shows nothing: {says}")
+            if behind > 0.1 or rate < 0.9 * most:
+                raise Broken(says)
+            return says
+
+    check(f"{engine.name}: a window that finds itself keeps its queue short and its slots busy")(found)
+
+
 def gauges_are_read(engine):
     def seen():
         requests = [chat(f"t{number}", f"request {number}", 300) for number in range(6)]
@@ -351,6 +402,7 @@ def engine_checks(start, then=lambda engine: None):
         usage_is_charged(engine)
         leaving_stops_it(engine)
         window_keeps_the_queue_short(engine)
+        window_finds_itself(engine)
         gauges_are_read(engine)
         then(engine)
 

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::admission::Event;
 use crate::units::{Bytes, Instant, RequestId, TenantId};
 
-pub use record::{Answered, Asked, Came, Counting, Dispatched, Known, Picked, Record, Refused, Settled, State};
+pub use record::{Answered, Asked, Came, Counting, Dispatched, Force, Known, Picked, Record, Refused, Settled, State};
 
 /// What a decision takes beside its record: its places in the index and in the order.
 const AROUND: usize = 64;
@@ -90,6 +90,11 @@ impl Decisions {
     /// It was read and quoted, and the core was asked.
     pub fn asked(&self, request: RequestId, asked: Box<Asked>) {
         self.book().change(request, |record| record.asked = Some(asked));
+    }
+
+    /// Whatever is decided of it changes nothing.
+    pub fn on_trial(&self, request: RequestId) {
+        self.book().change(request, |record| record.force = Force::Trial);
     }
 
     /// It passed without being metered.

@@ -15,6 +15,8 @@ pub struct Record {
     pub request: RequestId,
     /// How it came.
     pub came: Came,
+    /// Whether what is decided is done.
+    pub force: Force,
     /// Whose it is, once that was found out.
     pub caller: Option<Known>,
     /// What it asked for, once that was read and quoted.
@@ -54,6 +56,15 @@ pub struct Picked {
     pub endpoint: Option<Box<str>>,
     /// What it reports that the request cost, in a unit of its own.
     pub cost: Option<f64>,
+}
+
+/// Whether what is decided of a request is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Force {
+    /// It is.
+    Binding,
+    /// The request goes on whatever is decided, which is only what would have been.
+    Trial,
 }
 
 /// How a request came.
@@ -236,6 +247,7 @@ impl Record {
         Self {
             request,
             came,
+            force: Force::Binding,
             caller: None,
             asked: None,
             passed: false,

@@ -10,13 +10,14 @@
 //! | a door settles it as broken or timed out | as the door says | what was counted |
 
 use bytes::Bytes;
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 
 use crate::admission::{Ending, Heard, Outcome};
 use crate::shell::Permit;
 use crate::units::{Tokens, VirtualTokens};
 
 use super::super::dialect::grpc;
+use super::prepare::Admitted;
 use super::watch::{Reading, Watch};
 
 /// The core is told of progress in steps of so many tokens.
@@ -31,17 +32,47 @@ pub(in crate::wire) struct Meter {
     told: Tokens,
     /// What the head of the answer said.
     heard: Option<Heard>,
+    /// Whether its body ended by itself.
+    closed: bool,
 }
 
 impl Meter {
     /// Watches the answer to a request that is paid for, whose head said this.
     pub(super) fn new(watch: Watch, permit: Permit, heard: Heard) -> Self {
-        Self { watch, permit: Some(permit), told: Tokens::ZERO, heard: Some(heard) }
+        Self { watch, permit: Some(permit), told: Tokens::ZERO, heard: Some(heard), closed: false }
     }
 
     /// Lets an answer pass that costs nothing.
     pub(in crate::wire) fn unmetered() -> Self {
-        Self { watch: Watch::Unreadable, permit: None, told: Tokens::ZERO, heard: None }
+        Self::uncharged(Watch::Unreadable)
+    }
+
+    /// Watches an answer that nobody is charged for yet.
+    pub(super) fn uncharged(watch: Watch) -> Self {
+        Self { watch, permit: None, told: Tokens::ZERO, heard: None, closed: false }
+    }
+
+    /// From now on somebody is charged for it, also for what has passed.
+    pub(in crate::wire) fn charge_to(&mut self, admitted: Admitted, status: StatusCode, headers: &HeaderMap) {
+        let (permit, heard) = admitted.into_charge(status, headers);
+        (self.permit, self.heard) = (Some(permit), Some(heard));
+        self.pass(Bytes::new());
+    }
+
+    /// Its body ended by itself. What it came to is settled when somebody says so.
+    pub(in crate::wire) fn close(&mut self) {
+        let _held_back = self.watch.finish();
+        self.closed = true;
+    }
+
+    /// Settles for how it ended: by itself, or before that.
+    pub(in crate::wire) fn settle_as_closed(&mut self) {
+        let outcome = match (self.closed, self.watch.is_final()) {
+            (true, _) => self.watch.outcome(),
+            (false, true) => Outcome::ClosedAfterFinal,
+            (false, false) => Outcome::ClientAborted,
+        };
+        self.settle(outcome);
     }
 
     /// Settles, unless that was done, and tells what the request came to.

@@ -45,9 +45,9 @@ pub(in crate::wire) use memory::{Kept, Memory};
 pub(in crate::wire) use meter::Meter;
 pub(in crate::wire) use picker::{TOLD, picked};
 pub(in crate::wire) use prepare::{
-    Admitted, Appraised, Arrival, Prepared, Size, Stated, appraise, prepare, read, rename, sized, take_at_word,
+    Admitted, Appraised, Arrival, Lens, Prepared, Size, Stated, appraise, prepare, read, rename, sized, take_at_word,
 };
-pub(in crate::wire) use record::{Passing, came, identified, mark, passed, refuse};
+pub(in crate::wire) use record::{Passing, came, identified, mark, on_trial, passed, refuse};
 pub(in crate::wire) use told::Told;
 pub(in crate::wire) use unwatched::{Reach, Spent, Unwatched};
 pub(in crate::wire) use watch::Reading;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
-use crate::admission::{Ending, Left, Outcome, Reported};
+use crate::admission::{Ending, Heard, Left, Outcome, Reported};
 use crate::costing::{Call, Counted, Effort, Encoding, InputCounter, Prompt};
 use crate::policy::Policy;
 use crate::policy::model::{Caller, Selection};
@@ -70,7 +70,7 @@ pub(in crate::wire) struct Appraised {
 }
 
 /// How the answer's cost is found out.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Reading {
     /// It is read from the answer.
     Read { encoding: Encoding, form: AnswerForm },
@@ -85,6 +85,27 @@ pub(in crate::wire) struct Prepared {
     /// The path it goes on to, where that is another than it came to.
     path: Option<String>,
     reading: Reading,
+}
+
+impl Reading {
+    /// What watches an answer with this head.
+    fn watch(self, status: StatusCode, headers: &HeaderMap) -> Watch {
+        match self {
+            Self::Read { encoding, form } => Watch::of(status, headers, encoding, form),
+            Self::Told(told) => Watch::told(told),
+        }
+    }
+}
+
+/// Through what the answer to a request is read.
+#[derive(Debug)]
+pub(in crate::wire) struct Lens(Reading);
+
+impl Lens {
+    /// Watches an answer that nobody is charged for yet.
+    pub(in crate::wire) fn meter(&self, status: StatusCode, headers: &HeaderMap) -> Meter {
+        Meter::uncharged(self.0.clone().watch(status, headers))
+    }
 }
 
 /// A request that is let through.
@@ -267,6 +288,11 @@ impl Prepared {
         &self.ask
     }
 
+    /// Through what its answer is to be read.
+    pub(in crate::wire) fn lens(&self) -> Lens {
+        Lens(self.reading.clone())
+    }
+
     /// Where it goes.
     pub(in crate::wire) fn pool(&self) -> PoolIndex {
         self.ask.selection.pool
@@ -349,11 +375,7 @@ impl Admitted {
     pub(in crate::wire) fn meter(self, status: StatusCode, headers: &HeaderMap) -> Meter {
         self.take_load(headers);
         let heard = heard(status, headers, self.permit.unix_now());
-        let watch = match self.reading {
-            Reading::Read { encoding, form } => Watch::of(status, headers, encoding, form),
-            Reading::Told(told) => Watch::told(told),
-        };
-        let mut meter = Meter::new(watch, self.permit, heard);
+        let mut meter = Meter::new(self.reading.watch(status, headers), self.permit, heard);
         meter.hear(headers);
         meter
     }
@@ -365,6 +387,13 @@ impl Admitted {
         let mut meter = Meter::new(Watch::Unseen(None), self.permit, heard);
         meter.begins();
         meter
+    }
+
+    /// What its answer is charged to, and what the head of the answer says.
+    pub(super) fn into_charge(self, status: StatusCode, headers: &HeaderMap) -> (Permit, Heard) {
+        self.take_load(headers);
+        let heard = heard(status, headers, self.permit.unix_now());
+        (self.permit, heard)
     }
 
     fn take_load(&self, headers: &HeaderMap) {

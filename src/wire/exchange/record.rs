@@ -22,6 +22,11 @@ pub(in crate::wire) fn came(gate: &Gate, decision: DecisionId, listener: Listene
     gate.decisions().open(decision.request, came);
 }
 
+/// Whatever is decided of it changes nothing.
+pub(in crate::wire) fn on_trial(gate: &Gate, decision: DecisionId) {
+    gate.decisions().on_trial(decision.request);
+}
+
 /// It passed without being metered.
 pub(in crate::wire) fn passed(gate: &Gate, decision: DecisionId) {
     gate.decisions().passed(decision.request);

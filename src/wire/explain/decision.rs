@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::admission::{Reason, Retry, Subject};
-use crate::observe::decisions::{Asked, Dispatched, Record, Settled, State};
+use crate::observe::decisions::{Asked, Dispatched, Force, Record, Settled, State};
 use crate::policy::Policy;
 use crate::policy::model::{Listener, TenantSource};
 use crate::shell::{Gate, Quoted};
@@ -19,6 +19,8 @@ pub(in crate::wire) struct Decision {
     decision: String,
     /// What it has come to: `arriving`, `queued`, `in_flight`, `refused`, `left`, `passed`, or how it ended.
     outcome: &'static str,
+    /// Whether it went on whatever was decided, so that all of this is only what would have been.
+    trial: bool,
     reason: Option<&'static str>,
     /// Why, in words.
     why: Option<String>,
@@ -250,6 +252,7 @@ pub(in crate::wire) fn decision(gate: &Gate, record: &Record) -> Decision {
     Decision {
         decision: gate.decision_of(record.request).to_string(),
         outcome: record.state().name(),
+        trial: record.force == Force::Trial,
         reason: reason(record),
         why,
         key: advice.as_ref().and_then(|advice| advice.key.clone()),

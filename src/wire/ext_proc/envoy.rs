@@ -4,6 +4,8 @@ use envoy_types::pb::envoy::extensions::filters::http::ext_proc::v3::processing_
 use envoy_types::pb::envoy::service::ext_proc::v3::ProtocolConfiguration;
 use http::StatusCode;
 
+use crate::envoy_check::modes::{Eagerness, Modes, fault};
+
 use super::super::answer::Refused;
 
 /// What Envoy shows of bodies.
@@ -17,36 +19,23 @@ pub(super) enum Bodies {
     Recorded,
 }
 
-/// What is shown of bodies in these modes.
-///
-/// A request's body must come in one piece, since it is read as a whole, or not at all. An answer's must be shown piece
-/// by piece and wait for what we say of each, since what the client did not ask for is taken out; where no request's
-/// body comes, nothing is asked for on a client's behalf and its answer need not come either.
+/// What is shown of bodies in these modes; `tallygate envoy-check` says the same of a configuration.
 ///
 /// # Errors
-/// When they cannot work, and why.
+/// When they cannot work: what is there, and the fix.
 pub(super) fn bodies(modes: &ProtocolConfiguration) -> Result<Bodies, String> {
-    use BodySendMode::{Buffered, None as Nothing, Streamed};
-    let mode = |found: i32| BodySendMode::try_from(found).ok();
-    if modes.send_body_without_waiting_for_header_response {
-        return Err("send_body_without_waiting_for_header_response must be off".to_owned());
+    let name = |mode: i32| BodySendMode::try_from(mode).map_or("unknown", |mode| mode.as_str_name());
+    let (request, response) = (name(modes.request_body_mode), name(modes.response_body_mode));
+    let at_once = modes.send_body_without_waiting_for_header_response;
+    let eagerness = if at_once { Eagerness::AtOnce } else { Eagerness::AfterHeaders };
+    if let Some((rule, found)) = fault(Modes { request, response, eagerness }) {
+        return Err(format!("{found} [{}]. {}", rule.name, rule.fix));
     }
-    match (mode(modes.request_body_mode), mode(modes.response_body_mode)) {
-        (Some(Buffered), Some(Streamed)) => Ok(Bodies::Shown),
-        (Some(Nothing), Some(Streamed)) => Ok(Bodies::Answers),
-        (Some(Nothing), Some(Nothing)) => Ok(Bodies::Recorded),
-        (request, response) => {
-            let name = |mode: Option<BodySendMode>| mode.map_or("unknown", |mode| mode.as_str_name());
-            let (request, response) = (name(request), name(response));
-            Err(match request {
-                "BUFFERED" => format!("response_body_mode is {response} and must be STREAMED"),
-                "NONE" => format!("response_body_mode is {response} and must be STREAMED or NONE"),
-                _ => format!(
-                    "request_body_mode is {request} and must be BUFFERED, or NONE where the AI protocol manager reads bodies"
-                ),
-            })
-        }
-    }
+    Ok(match (request, response) {
+        ("BUFFERED", _) => Bodies::Shown,
+        (_, "STREAMED") => Bodies::Answers,
+        _ => Bodies::Recorded,
+    })
 }
 
 /// What the client is told when Envoy answers before the body is there; nothing where Envoy's own words will do.
@@ -112,9 +101,12 @@ mod tests {
             "{wrong}"
         );
         let wrong = read(Buffered, Nothing, false).expect_err("refused");
-        assert_eq!(wrong, "response_body_mode is NONE and must be STREAMED");
+        assert!(
+            wrong.starts_with("response_body_mode is NONE and must be STREAMED [response-body-mode]. Set "),
+            "{wrong}"
+        );
         let wrong = read(Nothing, BufferedPartial, false).expect_err("refused");
-        assert_eq!(wrong, "response_body_mode is BUFFERED_PARTIAL and must be STREAMED or NONE");
+        assert!(wrong.starts_with("response_body_mode is BUFFERED_PARTIAL and must be STREAMED or NONE ["), "{wrong}");
         assert!(read(Buffered, Streamed, true).is_err());
     }
 

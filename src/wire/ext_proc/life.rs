@@ -51,6 +51,8 @@ pub(super) enum Step {
     LastAnswer(Box<ProcessingResponse>),
     /// Have this decided, reading on, and bring back the verdict.
     Decide(Box<Undecided>),
+    /// Envoy waits for nothing: watch this and what comes after it.
+    Observe(Box<ProcessingRequest>),
     /// Envoy is done.
     Over,
     /// Break off. Envoy answers the client with an error, as long as it is told to fail closed.
@@ -142,7 +144,11 @@ impl Life {
     /// Takes a message of Envoy's.
     pub(super) fn on(&mut self, message: ProcessingRequest) -> Step {
         if message.observability_mode {
-            return misconfigured("observability_mode is on: nothing could be held or refused");
+            return match self.stage {
+                Stage::Fresh => Step::Observe(Box::new(message)),
+                // Something may be held by now, and ending well would let it through.
+                _ => Step::Fail(Status::invalid_argument("observability_mode came on in the middle")),
+            };
         }
         match message.protocol_config.as_ref().map(bodies) {
             Some(Err(problem)) => return misconfigured(&problem),
@@ -152,6 +158,9 @@ impl Life {
         }
         let vouched = Vouched(message.metadata_context.unwrap_or_default());
         if let Some(picked) = message.request.as_ref().and_then(|request| vouched.picked(request)) {
+            if self.bodies == Bodies::Recorded {
+                self.trust.warn_of_picker();
+            }
             exchange::picked(&self.gate, self.decision, picked);
         }
         let done = match message.request {
@@ -410,7 +419,7 @@ impl Drop for Life {
 
 /// Envoy is set up in a way that cannot work. Every request is refused, and the log says why.
 fn misconfigured(problem: &str) -> Step {
-    tracing::error!(problem, "Envoy's ext_proc filter is not set up as this gateway needs it; see docs/envoy.md");
+    tracing::error!(problem, "Envoy's ext_proc filter is not set up as this gateway needs it; see docs/envoy-check.md");
     Step::Fail(Status::failed_precondition(problem))
 }
 

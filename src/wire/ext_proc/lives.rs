@@ -19,6 +19,7 @@ use tonic::Status;
 use tonic::codegen::tokio_stream::Stream;
 
 use super::message::{Asked, HttpBody, HttpHeaders, ProcessingRequest, Said};
+use super::record::tests::{requested, used};
 use super::{Answers, ExtProc};
 use crate::units::Bytes;
 use crate::wire::lives::{BATCH, OUTCOMES, at_rest, body, door, events, gate, seeds, wild};
@@ -43,7 +44,8 @@ impl Stream for Script {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.items.poll_recv(context).map(|item| match item? {
             Item::Message(message) => {
-                let holds = matches!(message.request, Some(Asked::RequestHeaders(_) | Asked::RequestBody(_)));
+                let holds = matches!(message.request, Some(Asked::RequestHeaders(_) | Asked::RequestBody(_)))
+                    && !message.observability_mode;
                 self.holding.fetch_add(usize::from(holds), Ordering::Relaxed);
                 Some(Ok(*message))
             }
@@ -62,15 +64,27 @@ struct One {
     answered: usize,
     /// How many of the usual messages were sent.
     told: u32,
+    mode: Mode,
+}
+
+/// How its Envoy is set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// Bodies come.
+    Shown,
+    /// Records come, and bodies where they are asked for.
+    Recorded,
+    /// Everything comes, and nothing waits.
+    Trial,
 }
 
 impl One {
-    fn begin(service: &ExtProc) -> Self {
+    fn begin(service: &ExtProc, mode: Mode) -> Self {
         let (items, from) = mpsc::channel(64);
         let holding = Arc::new(AtomicUsize::new(0));
         let script = Script { items: from, holding: holding.clone() };
         let answers = Some(service.talk(Box::pin(script)));
-        Self { answers, items: Some(items), holding, answered: 0, told: 0 }
+        Self { answers, items: Some(items), holding, answered: 0, told: 0, mode }
     }
 
     fn say(&self, item: Item) {
@@ -87,6 +101,11 @@ impl One {
         match polled {
             Poll::Pending => {}
             Poll::Ready(Some(Ok(said))) => match said.response {
+                Some(Said::RequestHeaders(_)) if self.mode == Mode::Recorded && said.mode_override.is_none() => {
+                    // No body comes, so none is waited for.
+                    self.answered += 1;
+                    self.told = 2;
+                }
                 Some(Said::RequestHeaders(_) | Said::RequestBody(_)) => self.answered += 1,
                 // It takes the place of whatever is owed.
                 Some(Said::ImmediateResponse(_)) => self.answered = usize::MAX,
@@ -101,14 +120,29 @@ impl One {
         }
     }
 
+    /// Whether Envoy says nothing before it is answered.
+    fn waits(&self) -> bool {
+        match self.mode {
+            Mode::Shown => self.answered < self.told as usize,
+            Mode::Recorded => self.answered == 0 && self.told > 0,
+            Mode::Trial => false,
+        }
+    }
+
     /// One thing happens.
     async fn step(&mut self, rng: &mut StdRng, seed: u64) {
         match rng.random_range(0..200) {
             0..90 => self.poll(seed).await,
             // What comes next usually waits for the answer to what came before.
-            90..185 if self.told <= 2 && self.answered < self.told as usize => self.poll(seed).await,
+            90..185 if self.told <= 2 && self.waits() => self.poll(seed).await,
             90..185 => {
-                self.say(Item::Message(Box::new(usual(rng, self.told))));
+                let mut message = usual(rng, self.told);
+                match self.mode {
+                    Mode::Shown => {}
+                    Mode::Recorded => record(rng, self.told, &mut message),
+                    Mode::Trial => message.observability_mode = true,
+                }
+                self.say(Item::Message(Box::new(message)));
                 self.told += 1;
             }
             185..189 => {
@@ -178,6 +212,23 @@ fn usual(rng: &mut StdRng, told: u32) -> ProcessingRequest {
     }
 }
 
+/// What an Envoy that sends records puts into a message.
+fn record(rng: &mut StdRng, told: u32, message: &mut ProcessingRequest) {
+    match told {
+        0 => {
+            message.protocol_config = Some(ProtocolConfiguration::default());
+            let cap = rng.random_bool(0.5).then_some(40);
+            let stream = rng.random_bool(0.3).then_some(true);
+            message.metadata_context = Some(requested("m", stream, cap, rng.random_range(1..60)));
+        }
+        3.. if rng.random_bool(0.3) => {
+            message.request = Some(Asked::ResponseTrailers(HttpTrailers::default()));
+            message.metadata_context = Some(used(rng.random_range(0..40), rng.random_range(0..40)));
+        }
+        _ => {}
+    }
+}
+
 /// A message out of turn, or one that makes no sense.
 fn odd(rng: &mut StdRng, told: u32) -> ProcessingRequest {
     match rng.random_range(0..8) {
@@ -201,7 +252,8 @@ async fn batch(seed: u64) -> BTreeSet<String> {
     let (mut begun, mut steps) = (0, 0);
     while begun < BATCH || !lives.is_empty() {
         if begun < BATCH && lives.len() < 16 && rng.random_bool(0.2) {
-            lives.push(One::begin(&service));
+            let mode = [Mode::Shown, Mode::Shown, Mode::Recorded, Mode::Trial][rng.random_range(0..4)];
+            lives.push(One::begin(&service, mode));
             begun += 1;
         }
         if lives.is_empty() {

@@ -15,6 +15,7 @@ mod life;
 mod lives;
 mod message;
 mod record;
+mod trial;
 mod trust;
 
 use std::future::Future;
@@ -33,6 +34,7 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::policy::model::Listener;
 use crate::settings::Door;
 use crate::shell::Gate;
+use crate::units::Bytes;
 
 use super::answer::Refused;
 use super::exchange::Memory;
@@ -41,6 +43,8 @@ use super::identity::trusts;
 use intake::Decided;
 use life::{Life, Step};
 use message::{ProcessingRequest, ProcessingResponse};
+use tokio::sync::oneshot;
+use trial::{Heard, Trial};
 use trust::Trust;
 
 pub use message::NAMESPACE;
@@ -86,7 +90,8 @@ impl ExtProc {
     fn talk(&self, questions: Questions) -> Answers {
         let life = Life::new(self.gate.clone(), self.settings.clone(), self.trust.clone(), self.trusted);
         let (gate, memory) = (self.gate.clone(), self.memory.clone());
-        let talk = Box::new(Talk { life, questions, deciding: None, gate, memory });
+        let body_most = self.settings.body_most;
+        let talk = Box::new(Talk { life, questions, deciding: None, gate, memory, body_most, trusted: self.trusted });
         Answers { next: Some(Box::pin(talk.next())) }
     }
 }
@@ -103,6 +108,8 @@ struct Talk {
     deciding: Option<Deciding>,
     gate: Gate,
     memory: Memory,
+    body_most: Bytes,
+    trusted: bool,
 }
 
 /// What comes next in a conversation.
@@ -144,6 +151,7 @@ impl Talk {
                 }
             };
             match step {
+                Step::Observe(first) => return self.observe(*first).await,
                 Step::Answer(answer) => return Next::Answer(answer, self),
                 Step::LastAnswer(answer) => return Next::LastAnswer(answer),
                 Step::Decide(undecided) => {
@@ -152,6 +160,21 @@ impl Talk {
                 Step::Over => return Next::Over,
                 Step::Fail(status) => return Next::Failed(status),
             }
+        }
+    }
+
+    /// Watches a request that Envoy does not wait with, and says nothing.
+    async fn observe(self: Box<Self>, first: ProcessingRequest) -> Next {
+        let Self { questions, gate, memory, body_most, trusted, .. } = *self;
+        let (heard, all) = oneshot::channel();
+        let decision = gate.decision();
+        let trial = Trial { gate, memory, trusted, body_most, decision, questions, heard };
+        // It goes on when Envoy closes the stream, which is no end of what would have been.
+        tokio::spawn(trial.watch(first));
+        match all.await {
+            Ok(Heard::Question) => Next::Failed(Status::invalid_argument("observability_mode went off in the middle")),
+            // However else it ends, it ends well: an error could cost the request.
+            Ok(Heard::All) | Err(_) => Next::Over,
         }
     }
 

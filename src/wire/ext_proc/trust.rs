@@ -8,6 +8,7 @@
 //! beyond them all is forgotten, which costs one reading of each.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::units::TenantId;
@@ -44,18 +45,32 @@ impl Kind {
 
 /// What was seen of answers.
 #[derive(Debug, Default)]
-pub(super) struct Trust(Mutex<HashMap<Kind, bool>>);
+pub(super) struct Trust {
+    seen: Mutex<HashMap<Kind, bool>>,
+    /// Whether it was said that a picker stands where none may.
+    warned: AtomicBool,
+}
 
 impl Trust {
+    /// An endpoint picker stands behind us and answers do not come here: Envoy can then lose parts of them.
+    pub(super) fn warn_of_picker(&self) {
+        if !self.warned.swap(true, Ordering::Relaxed) {
+            tracing::error!(
+                "an endpoint picker stands behind this filter, whose response_body_mode is NONE: streams can be cut short \
+                 unseen; set it to STREAMED (docs/envoy.md)"
+            );
+        }
+    }
+
     /// Whether an answer of this kind will leave a record, as far as is known.
     pub(super) fn expects(&self, kind: &Kind) -> bool {
-        let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(kind).copied();
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).get(kind).copied();
         seen.unwrap_or_else(|| kind.usually_recorded())
     }
 
     /// An answer of this kind left a record, or none.
     pub(super) fn saw(&self, kind: Kind, recorded: bool) {
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.len() >= MOST && !seen.contains_key(&kind) {
             seen.clear();
         }
@@ -94,6 +109,6 @@ mod tests {
         for number in 0..3 * MOST {
             trust.saw(kind(&number.to_string(), Dialect::OpenAiChat, true), true);
         }
-        assert!(trust.0.lock().expect("nobody panicked").len() <= MOST);
+        assert!(trust.seen.lock().expect("nobody panicked").len() <= MOST);
     }
 }

@@ -16,8 +16,9 @@ use super::super::server::Body;
 
 /// How long a connection may take to be made.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
-/// How long an unused connection is kept: less than what common servers keep theirs, or requests race their end.
-const IDLE_MOST: Duration = Duration::from_secs(15);
+/// How long an unused connection is kept: less than the five seconds of uvicorn, llama.cpp and Node, or requests race its
+/// end.
+const IDLE_MOST: Duration = Duration::from_secs(3);
 
 /// The upstreams of all pools.
 #[derive(Clone, Debug)]

@@ -21,17 +21,29 @@ pub(crate) enum Config {
     Picker,
     /// The rate limit filter asks.
     RateLimit,
+    /// Nothing is decided, and everything shown.
+    Shadow,
     /// It asks before each request only, and tells of the end in its access log.
     Authz,
 }
 
 impl Config {
+    /// Every one of them, and the file it is shipped in.
+    pub(crate) const ALL: [(Self, &str); 5] = [
+        (Self::ExtProc, "ext_proc.yaml"),
+        (Self::BodyFree, "body_free.yaml"),
+        (Self::Picker, "picker.yaml"),
+        (Self::Shadow, "shadow.yaml"),
+        (Self::Authz, "ext_authz.yaml"),
+    ];
+
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::ExtProc => include_str!("../../../deploy/envoy/ext_proc.yaml"),
             Self::BodyFree => include_str!("../../../deploy/envoy/body_free.yaml"),
             Self::Picker => include_str!("../../../deploy/envoy/picker.yaml"),
             Self::RateLimit => include_str!("../../../deploy/envoy/rate_limit.yaml"),
+            Self::Shadow => include_str!("../../../deploy/envoy/shadow.yaml"),
             Self::Authz => include_str!("../../../deploy/envoy/ext_authz.yaml"),
         }
     }
@@ -170,6 +182,11 @@ impl Front {
             }
         };
         within("Envoy's access log", reading).await
+    }
+
+    /// What it says of its configuration.
+    pub(crate) async fn config_dump(&self) -> String {
+        Client::connect(self.admin).await.get("/config_dump?include_eds", "").await.body
     }
 
     /// Kills it as if its machine had lost power.

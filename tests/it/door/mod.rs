@@ -1,5 +1,6 @@
 //! What the tests of the door share: a gateway on real sockets, a scripted upstream, a client that can be cut off.
 
+mod chain;
 mod client;
 mod front;
 mod layered;
@@ -8,6 +9,7 @@ mod stage;
 mod upstream;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use tallygate::app::App;
@@ -16,6 +18,7 @@ use tallygate::settings::{Door, LedgerKind, Remember, Secret, Settings};
 use tallygate::shell::{Gate, Seen};
 use tallygate::units::{Span, VirtualTokens};
 
+pub(crate) use chain::{Chain, IDENTITY, bearer, caller, with_picker};
 pub(crate) use client::{Answer, Client};
 pub(crate) use front::{Config, Front};
 pub(crate) use layered::layered;
@@ -39,6 +42,8 @@ pub(crate) struct Setup {
     pub(crate) remember: Remember,
     pub(crate) admin_token: Option<Secret>,
     pub(crate) ledger: LedgerKind,
+    /// Where Envoy asks.
+    pub(crate) grpc: SocketAddr,
     pub(crate) lease_life: Span,
 }
 
@@ -61,6 +66,7 @@ impl Setup {
             remember: Remember::default(),
             admin_token: None,
             ledger: LedgerKind::Memory,
+            grpc: SocketAddr::from(([127, 0, 0, 1], 0)),
             lease_life: Settings::LEASE_LIFE,
         }
     }
@@ -82,7 +88,7 @@ impl Setup {
             upstream: (!self.demo).then(|| upstream.parse().expect("an upstream")),
             ledger: self.ledger,
             proxy: anywhere,
-            grpc: anywhere,
+            grpc: self.grpc,
             admin: anywhere,
             demo: self.demo,
             grace: Span::from_secs(20),

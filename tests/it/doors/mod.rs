@@ -8,6 +8,7 @@ mod costing;
 mod crowd;
 mod endings;
 mod envoy;
+mod fair;
 mod fanout;
 mod limits;
 mod load;
@@ -17,9 +18,11 @@ mod proxy;
 mod rate_limit;
 mod recorded;
 mod refusals;
+mod restarts;
 mod retries;
 
 mod stopping;
+mod trial;
 
 use serde_json::{Value, json};
 use tallygate::units::VirtualTokens;

@@ -7,7 +7,7 @@ use super::Finding;
 use super::source::File;
 
 /// What each room may import besides itself. `*` means everything.
-const MAY_IMPORT: [(&str, &[&str]); 17] = [
+const MAY_IMPORT: [(&str, &[&str]); 18] = [
     ("units", &[]),
     ("yaml", &[]),
     ("policy", &["units", "yaml"]),
@@ -15,11 +15,26 @@ const MAY_IMPORT: [(&str, &[&str]); 17] = [
     ("admission", &["units", "policy", "ledger"]),
     ("costing", &["units", "policy"]),
     ("engines", &["units"]),
+    ("envoy_check", &["units", "yaml"]),
     ("store", &["units", "ledger"]),
     ("sim", &["units", "yaml", "policy", "admission", "ledger", "costing"]),
     ("observe", &["units", "policy", "admission", "ledger"]),
     ("shell", &["units", "policy", "admission", "ledger", "costing", "engines", "observe"]),
-    ("wire", &["units", "policy", "admission", "ledger", "costing", "engines", "observe", "shell", "settings"]),
+    (
+        "wire",
+        &[
+            "units",
+            "policy",
+            "admission",
+            "ledger",
+            "costing",
+            "engines",
+            "envoy_check",
+            "observe",
+            "shell",
+            "settings",
+        ],
+    ),
     ("demo", &["units", "yaml", "costing", "sim", "wire::dialect"]),
     ("settings", &["units"]),
     ("app", &["*"]),
@@ -42,8 +57,20 @@ fn apart(path: &str, door: &str) -> bool {
 }
 
 const CORE: [&str; 3] = ["admission", "ledger", "costing"];
-const CLOCKLESS: [&str; 11] =
-    ["units", "yaml", "policy", "ledger", "admission", "costing", "engines", "store", "sim", "observe", "settings"];
+const CLOCKLESS: [&str; 12] = [
+    "units",
+    "yaml",
+    "policy",
+    "ledger",
+    "admission",
+    "costing",
+    "engines",
+    "envoy_check",
+    "store",
+    "sim",
+    "observe",
+    "settings",
+];
 
 /// What the core may not name, and why.
 const NOT_IN_CORE: [(&str, &str); 19] = [
