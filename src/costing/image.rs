@@ -228,6 +228,8 @@ mod tests {
     fn published_examples_come_out_as_published() {
         for (model, size, tokens) in [
             ("gpt-4o", (1_024, 1_024), 765),
+            ("gemini-2.5-flash", (384, 384), 258),
+            ("gemini-2.5-flash", (960, 540), 2 * 258),
             ("gpt-4o", (2_048, 4_096), 1_105),
             ("gpt-4o", (512, 512), 255),
             ("gpt-5", (1_024, 1_024), 70 + 4 * 140),

@@ -1,8 +1,8 @@
 //! Envoy's rate limit service (`envoy.service.ratelimit.v3`): the policy's limits for whoever asks by descriptors.
 //!
 //! Envoy Gateway and Envoy AI Gateway count requests and tokens this way, and any Envoy can (`envoy.filters.http.ratelimit`).
-//! A descriptor is mapped by the policy's `rate_limit` to limits and owners ([`read`]), all of a call is counted at once by
-//! the core, and the answer tells each descriptor how its limit stands ([`write`]). It never waits: the filter gives it
+//! A descriptor is mapped by the policy's `rate_limit` to limits and owners ([`asked`]), all of a call is counted at once by
+//! the core, and the answer tells each descriptor how its limit stands. It never waits: the filter gives it
 //! 20 ms. The limits are those of the other doors, and are shared with them.
 //!
 //! What is not understood is an error of the call, never a silent yes: a domain or a descriptor that the policy does not
