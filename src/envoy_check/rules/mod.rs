@@ -35,7 +35,7 @@ const fn note(name: &'static str, harm: &'static str, fix: &'static str) -> Rule
 }
 
 /// All of them, in the order of the page.
-pub const RULES: [&Rule; 67] = [
+pub const RULES: [&Rule; 68] = [
     &NOT_ASKED,
     &NO_CLUSTER,
     &FILTER_DISABLED,
@@ -45,6 +45,7 @@ pub const RULES: [&Rule; 67] = [
     &AUTH_AFTER,
     &PICKER_BEFORE,
     &OWNER_BEFORE,
+    &PICKER_AFTER_UNREAD,
     &COMPRESSOR_AFTER,
     &BUFFER_BEFORE,
     &MESSAGE_TIMEOUT,

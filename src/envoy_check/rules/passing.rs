@@ -66,6 +66,13 @@ pub(in crate::envoy_check) static OWNER_BEFORE: Rule = warning(
     "Where it is an endpoint picker, move it behind Tallygate's filter. Otherwise nothing: Tallygate reads what it makes of the body.",
 );
 
+/// `picker-after-unread`.
+pub(in crate::envoy_check) static PICKER_AFTER_UNREAD: Rule = error(
+    "picker-after-unread",
+    "Answers do not come to Tallygate, and this filter behind it owns their bodies: Envoy 1.40 can then lose the end of a stream, which looks whole to its client.",
+    "Set `response_body_mode: STREAMED` in Tallygate's filter: requests still go by Envoy's records.",
+);
+
 /// `compressor-after`.
 pub(in crate::envoy_check) static COMPRESSOR_AFTER: Rule = warning(
     "compressor-after",
