@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use http::{Request, Response, Uri};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, Request, Response, Uri};
 use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::{HttpConnector, capture_connection};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 use crate::policy::Policy;
@@ -54,9 +55,18 @@ impl Connections {
         Ok(Self::Secure(client.build(trust.https_or_http().enable_http1().wrap_connector(connector))))
     }
 
-    async fn send(&self, request: Request<Body>) -> Result<Response<Incoming>, UpstreamError> {
+    async fn send(&self, mut request: Request<Body>) -> Result<Response<Incoming>, UpstreamError> {
         let answered = match self {
-            Self::Plain(client) => client.request(request).await,
+            Self::Plain(client) => {
+                let connection = capture_connection(&mut request);
+                let answered = client.request(request).await;
+                if answered.as_ref().is_ok_and(|answer| is_stream(answer.headers()))
+                    && let Some(connection) = connection.connection_metadata().as_ref()
+                {
+                    connection.poison();
+                }
+                answered
+            }
             Self::Secure(client) => client.request(request).await,
             #[cfg(test)]
             Self::Memory(dial) => return dial.send(request).await,
@@ -66,6 +76,13 @@ impl Connections {
             UpstreamError::Unreachable(format!("the upstream {what}: {}", root(&error)))
         })
     }
+}
+
+/// Whether an answer is a stream. llama.cpp's server closes the connection behind each without having said so, and the next
+/// request on it would race that end; so a plain connection, which costs little to make, carries one stream and no more.
+fn is_stream(headers: &HeaderMap) -> bool {
+    const EVENTS: &[u8] = b"text/event-stream";
+    headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(EVENTS))
 }
 
 /// Why an upstream gave no answer.

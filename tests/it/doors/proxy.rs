@@ -30,6 +30,26 @@ async fn an_https_upstream_that_speaks_no_tls_is_unreachable() {
     assert_eq!(gateway.ended().await, (VirtualTokens::ZERO, once("upstream_failed")));
 }
 
+/// Some servers close a connection behind a streamed answer without having said so.
+#[tokio::test]
+async fn no_request_is_written_to_a_connection_that_carried_a_stream() {
+    let mut upstream = Upstream::start().await;
+    let gateway = Setup::default().start(&upstream.url()).await;
+    let mut open = Vec::new();
+    for _ in 0..3 {
+        let mut client = gateway.client().await;
+        client.chat("", &chat(true)).await;
+        // An upstream here reads one request of a connection: another one on it would never come out.
+        let mut exchange = upstream.next().await;
+        let head = "content-type: text/event-stream\r\ntransfer-encoding: chunked";
+        exchange.send(&format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n")).await;
+        exchange.chunk("data: [DONE]\n\n").await;
+        exchange.end().await;
+        assert_eq!(client.answer().await.status, 200);
+        open.push(exchange);
+    }
+}
+
 #[tokio::test]
 async fn a_body_without_a_length_is_bounded_too() {
     let upstream = Upstream::start().await;
