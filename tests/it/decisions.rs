@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tallygate::settings::{Door, Remember};
 use tallygate::units::{Bytes, Span};
 
-use crate::door::{Answer, Client, Front, Gateway, Setup, Upstream, usual, within};
+use crate::door::{Answer, Client, Front, Gateway, Setup, Shut, Upstream, usual, within};
 use crate::doors::{DONE, INPUT, USAGE, chat, delta};
 
 /// Asks for a decision by the id in an answer's header.
@@ -277,8 +277,8 @@ async fn a_wish_that_is_not_granted_names_the_key_that_refuses_it() {
 
 #[tokio::test]
 async fn draining_and_failing_upstreams_are_told_apart_from_limits() {
-    let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("an address").local_addr().expect("bound");
-    let gateway = Setup::default().start(&format!("http://{closed}")).await;
+    let shut = Shut::start();
+    let gateway = Setup::default().start(&shut.url()).await;
     let mut client = gateway.client().await;
     client.chat("", &chat(true)).await;
     let answer = client.answer().await;

@@ -25,7 +25,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
 use tonic::codegen::tokio_stream::{Stream, StreamExt};
 
-use crate::door::{Config, Front, Gateway, Setup, Upstream, Way, layered};
+use crate::door::{Config, Front, Gateway, Setup, Shut, Upstream, Way, layered};
 
 /// One request at a time, and no queue: a second request is refused at once.
 const ONE_AT_A_TIME: &str = "pools: [{name: chat, models: ['demo'], window: {requests: 1}, queue: {requests: 0}}]";
@@ -144,9 +144,9 @@ async fn provoke(way: Way) {
     run("provoked.py", &say(address, "full")).await;
     gateway.ended().await;
 
-    let closed = TcpListener::bind("127.0.0.1:0").await.expect("an address").local_addr().expect("bound");
+    let shut = Shut::start();
     let silent = Upstream::start().await;
-    for (upstream, phase) in [(closed, "unreachable"), (silent.address(), "silent")] {
+    for (upstream, phase) in [(shut.address(), "unreachable"), (silent.address(), "silent")] {
         let door = Door { begin_within: Span::from_millis(300), ..Door::default() };
         let gateway = Setup { door, ..Setup::policy(ROOMY) }.start(&format!("http://{upstream}")).await;
         let (address, _front) = reach(way, &gateway, upstream).await.expect("there is one");

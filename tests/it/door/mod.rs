@@ -24,7 +24,7 @@ pub(crate) use front::{Config, Front};
 pub(crate) use layered::layered;
 pub(crate) use picker::Picker;
 pub(crate) use stage::{Case, Stage, Way, both_doors, cases, every_door, play};
-pub(crate) use upstream::{Exchange, Upstream};
+pub(crate) use upstream::{Exchange, Shut, Upstream};
 
 /// A gateway under test, with a folder for its files.
 pub(crate) struct Gateway {

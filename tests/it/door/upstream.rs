@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 
 use super::within;
@@ -20,6 +20,26 @@ pub(crate) struct Exchange {
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
     stream: TcpStream,
+}
+
+/// An address where connections are refused for as long as this is held: bound, so that nobody else is given it, and
+/// never listened on.
+pub(crate) struct Shut(TcpSocket);
+
+impl Shut {
+    pub(crate) fn start() -> Self {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("an address");
+        Self(socket)
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.0.local_addr().expect("it is bound")
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address())
+    }
 }
 
 impl Upstream {

@@ -4,7 +4,7 @@ use serde_json::json;
 use tallygate::units::VirtualTokens;
 
 use super::{ANSWER, INPUT, chat, cost, delta};
-use crate::door::{Client, Exchange, Front, Gateway, Setup, Upstream, once, usual};
+use crate::door::{Client, Exchange, Front, Gateway, Setup, Shut, Upstream, once, usual};
 
 /// A gateway with this setup, its upstream, and an Envoy in front; nothing where there is no Envoy.
 async fn fronted_as(setup: Setup) -> Option<(Gateway, Upstream, Front)> {
@@ -130,8 +130,8 @@ async fn an_upstream_that_gives_no_answer_is_said_in_the_clients_dialect() {
     assert!(message.contains("upstream_reset_before_response_started"), "{message}");
     assert_eq!(gateway.ended().await, (VirtualTokens::ZERO, once("upstream_failed")));
 
-    let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("an address").local_addr().expect("bound");
-    let front = Front::start(&gateway, closed).await.expect("there is one");
+    let shut = Shut::start();
+    let front = Front::start(&gateway, shut.address()).await.expect("there is one");
     let mut client = front.client().await;
     client.chat("", &chat(true)).await;
     client.answer().await.refusal(502, "upstream_unreachable");

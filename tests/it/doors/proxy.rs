@@ -5,12 +5,12 @@ use tallygate::settings::Door;
 use tallygate::units::{Bytes, Span, VirtualTokens};
 
 use super::chat;
-use crate::door::{Setup, Upstream, once};
+use crate::door::{Setup, Shut, Upstream, once};
 
 #[tokio::test]
 async fn an_upstream_that_cannot_be_reached_is_our_502() {
-    let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("an address").local_addr().expect("bound");
-    let gateway = Setup::default().start(&format!("http://{closed}")).await;
+    let shut = Shut::start();
+    let gateway = Setup::default().start(&shut.url()).await;
     let mut client = gateway.client().await;
     client.chat("", &chat(true)).await;
     let message = client.answer().await.refusal(502, "upstream_unreachable");
