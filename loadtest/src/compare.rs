@@ -18,11 +18,13 @@ use tallygate::demo;
 use tallygate::sim::{EngineSpec, Job, JobId, SimEngine};
 use tallygate::units::{Instant, Tokens};
 
-use crate::front::{Front, Setup};
+use crate::front::{Behind, Front, Setup};
 use crate::gateway::Gateway;
 use crate::output::{self, show};
+use crate::picker::Picker;
 use crate::report::{Quantile, Summary};
 use crate::scenario::{self, Length, Scenario};
+use crate::token;
 
 /// How much of fcfs's throughput vtc must give.
 const LEAST_THROUGHPUT: f64 = 0.97;
@@ -54,6 +56,9 @@ pub(crate) struct CompareArguments {
     /// Envoy's configuration; only its ports are replaced.
     #[arg(long, default_value = "deploy/envoy/ext_proc.yaml")]
     envoy_config: PathBuf,
+    /// An endpoint picker's program, `examples/picker`, for a configuration that verifies callers and has one behind.
+    #[arg(long)]
+    picker: Option<PathBuf>,
     /// Where results go, in a folder for each algorithm.
     #[arg(long)]
     out: PathBuf,
@@ -68,7 +73,7 @@ pub(crate) struct CompareArguments {
 enum Through {
     /// Its own reverse proxy.
     Proxy,
-    /// A real Envoy that asks it over ext_proc.
+    /// A real Envoy that asks it, in one of the ways that are shipped.
     Envoy,
 }
 
@@ -76,6 +81,9 @@ enum Through {
 struct Comparison {
     /// What stood between the load and the gateway's decisions.
     through: Through,
+    /// Envoy's configuration, where it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    envoy_config: Option<PathBuf>,
     /// The time the engine takes for one full batch of the background's requests.
     batch_drain_s: f64,
     /// How many requests such a batch has.
@@ -104,7 +112,16 @@ struct Claim {
 
 /// Runs both and judges.
 pub(crate) async fn compare(arguments: &CompareArguments) -> anyhow::Result<ExitCode> {
-    let scenario = scenario::read(&arguments.scenario)?;
+    ensure!(
+        arguments.picker.is_none() || arguments.through == Through::Envoy,
+        "--picker stands behind Envoy: say --through envoy too"
+    );
+    let mut scenario = scenario::read(&arguments.scenario)?;
+    if arguments.picker.is_some() {
+        for client in &mut scenario.clients {
+            client.api_key = Some(token::token(&client.tenant));
+        }
+    }
     let spec = crate::read_engine(arguments.engine.as_deref())?;
     let (batch_requests, drain) = batch_drain(&spec, &scenario)?;
     let mut summaries = Vec::new();
@@ -114,7 +131,7 @@ pub(crate) async fn compare(arguments: &CompareArguments) -> anyhow::Result<Exit
         crate::say(&format!("\n== {algorithm}\n{}", output::table(&summary)));
         summaries.push(summary);
     }
-    let comparison = judge(arguments.through, &scenario, (batch_requests, drain), &summaries[0], &summaries[1]);
+    let comparison = judge(arguments, &scenario, (batch_requests, drain), &summaries[0], &summaries[1]);
     let path = arguments.out.join("comparison.json");
     std::fs::write(&path, serde_json::to_string_pretty(&comparison)? + "\n")
         .with_context(|| format!("cannot write {}", path.display()))?;
@@ -136,12 +153,19 @@ async fn one(
     let policy = arguments.policies.join(format!("{algorithm}.yaml"));
     let upstream = format!("http://{}", engine.address());
     let gateway = Gateway::start(&arguments.gateway, &policy, &upstream, &folder.join("gateway.log")).await?;
+    let picker = match &arguments.picker {
+        Some(program) => Some(Picker::start(program, engine.address()).await?),
+        None => None,
+    };
     let front = match arguments.through {
         Through::Proxy => None,
         Through::Envoy => {
-            let (program, config) = (arguments.envoy.as_path(), arguments.envoy_config.as_path());
-            let (upstream, grpc) = (engine.address(), Some(gateway.grpc()));
-            Some(Front::start(&Setup { program, config, upstream, grpc, numbers: Vec::new(), folder: &folder }).await?)
+            let behind = match &picker {
+                Some(picker) => Behind::Picker(picker.address()),
+                None => Behind::Engine(engine.address()),
+            };
+            let (program, config, grpc) = (arguments.envoy.as_path(), &arguments.envoy_config, Some(gateway.grpc()));
+            Some(Front::start(&Setup { program, config, behind, grpc, numbers: Vec::new(), folder: &folder }).await?)
         }
     };
     let url = front.as_ref().map_or_else(|| gateway.url(), Front::url);
@@ -150,6 +174,9 @@ async fn one(
     std::fs::write(folder.join("tenants.json"), tenants)?;
     if let Some(front) = front {
         front.stop().await?;
+    }
+    if let Some(picker) = picker {
+        picker.stop().await?;
     }
     gateway.stop().await?;
     engine.shutdown().await;
@@ -196,7 +223,7 @@ fn run_out(engine: &mut SimEngine, mut watch: impl FnMut(&SimEngine)) -> Instant
 }
 
 fn judge(
-    through: Through,
+    arguments: &CompareArguments,
     scenario: &Scenario,
     (batch_requests, drain): (usize, Duration),
     vtc: &Summary,
@@ -225,7 +252,9 @@ fn judge(
         claim: format!("vtc gives {:.1} % of fcfs's tokens a second (at least 97 %)", throughput_ratio * 100.0),
         holds: throughput_ratio >= LEAST_THROUGHPUT,
     });
-    Comparison { through, batch_drain_s: drain, batch_requests, throughput_ratio, tenants, claims }
+    let through = arguments.through;
+    let envoy_config = (through == Through::Envoy).then(|| arguments.envoy_config.clone());
+    Comparison { through, envoy_config, batch_drain_s: drain, batch_requests, throughput_ratio, tenants, claims }
 }
 
 fn claims_of(tenant: &Compared, drain: f64) -> [Claim; 2] {

@@ -10,12 +10,26 @@ use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep};
 
 use crate::gateway::{free_address, get};
+use crate::token;
 
 /// How long Envoy may take to become ready.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
-/// The ports of a configuration, as it is shipped: its listener, its admin, the upstream and the gateway's gRPC.
-const PORTS: [u16; 4] = [10_000, 9_901, 8_000, 9_001];
+/// The ports of a configuration, as it is shipped.
+const LISTENER: u16 = 10_000;
+const ADMIN: u16 = 9_901;
+const UPSTREAM: u16 = 8_000;
+const GRPC: u16 = 9_001;
+const PICKER: u16 = 9_002;
+
+/// What knows where a request goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Behind {
+    /// The configuration does: the engine listens here.
+    Engine(SocketAddr),
+    /// An endpoint picker does, that listens here; and callers are verified before it is asked.
+    Picker(SocketAddr),
+}
 
 /// What is started, and between what.
 #[derive(Debug)]
@@ -24,8 +38,8 @@ pub(crate) struct Setup<'a> {
     pub(crate) program: &'a Path,
     /// Its configuration, as the project ships it.
     pub(crate) config: &'a Path,
-    /// Where the engine listens.
-    pub(crate) upstream: SocketAddr,
+    /// What stands behind it.
+    pub(crate) behind: Behind,
     /// Where the gateway's gRPC server listens, in a configuration that asks it.
     pub(crate) grpc: Option<SocketAddr>,
     /// Numbers to be put in place of those that are shipped, each as the text around it.
@@ -47,8 +61,19 @@ impl Front {
         let (listener, admin) = (free_address()?, free_address()?);
         let shipped =
             std::fs::read_to_string(setup.config).with_context(|| format!("cannot read {}", setup.config.display()))?;
-        let addresses = [Some(listener), Some(admin), Some(setup.upstream), setup.grpc];
-        let config = with_numbers(with_ports(&shipped, addresses)?, &setup.numbers)?;
+        let mut ports = vec![(LISTENER, listener), (ADMIN, admin)];
+        ports.extend(setup.grpc.map(|grpc| (GRPC, grpc)));
+        let shipped = match setup.behind {
+            Behind::Engine(address) => {
+                ports.push((UPSTREAM, address));
+                shipped
+            }
+            Behind::Picker(address) => {
+                ports.push((PICKER, address));
+                token::with_key(&shipped).context("the configuration has no key to verify callers by")?
+            }
+        };
+        let config = with_numbers(with_ports(shipped, &ports)?, &setup.numbers)?;
         let (file, log) = (setup.folder.join("envoy.yaml"), setup.folder.join("envoy.log"));
         std::fs::write(&file, config).with_context(|| format!("cannot write {}", file.display()))?;
         let output = std::fs::File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
@@ -102,10 +127,8 @@ impl Front {
 }
 
 /// The configuration with these ports in place of those it is shipped with.
-fn with_ports(config: &str, addresses: [Option<SocketAddr>; 4]) -> anyhow::Result<String> {
-    let mut config = config.to_owned();
-    for (from, to) in PORTS.into_iter().zip(addresses) {
-        let Some(to) = to else { continue };
+fn with_ports(mut config: String, ports: &[(u16, SocketAddr)]) -> anyhow::Result<String> {
+    for (from, to) in ports {
         let from = format!("port_value: {from}}}");
         ensure!(config.contains(&from), "the configuration has no {from:?} whose port could be replaced");
         config = config.replace(&from, &format!("port_value: {}}}", to.port()));
@@ -124,17 +147,25 @@ fn with_numbers(mut config: String, numbers: &[(&str, String)]) -> anyhow::Resul
 
 #[cfg(test)]
 mod tests {
-    use super::{with_numbers, with_ports};
+    use super::{ADMIN, GRPC, LISTENER, PICKER, UPSTREAM, with_numbers, with_ports};
 
     #[test]
-    fn the_shipped_configuration_has_every_port_once() {
-        let shipped = include_str!("../../deploy/envoy/ext_proc.yaml");
-        let to = [1, 2, 3, 4].map(|port| Some(([127, 0, 0, 1], port).into()));
-        let config = with_ports(shipped, to).expect("it has them");
-        for port in 1..=4 {
-            assert_eq!(config.matches(&format!("port_value: {port}}}")).count(), 1, "{port}");
+    fn the_shipped_configurations_have_every_port_once() {
+        let by_ext_proc = include_str!("../../deploy/envoy/ext_proc.yaml");
+        for (shipped, behind) in [
+            (by_ext_proc, UPSTREAM),
+            (include_str!("../../deploy/envoy/body_free.yaml"), UPSTREAM),
+            (include_str!("../../deploy/envoy/ext_authz.yaml"), UPSTREAM),
+            (include_str!("../../deploy/envoy/picker.yaml"), PICKER),
+        ] {
+            let ports = [LISTENER, ADMIN, GRPC, behind].into_iter().zip(1..=4);
+            let ports: Vec<_> = ports.map(|(from, to)| (from, ([127, 0, 0, 1], to).into())).collect();
+            let config = with_ports(shipped.to_owned(), &ports).expect("it has them");
+            for port in 1..=4 {
+                assert_eq!(config.matches(&format!("port_value: {port}}}")).count(), 1, "{port}");
+            }
         }
-        assert!(with_ports("", to).is_err());
+        assert!(with_ports(String::new(), &[(GRPC, ([127, 0, 0, 1], 1).into())]).is_err());
         assert_eq!(with_numbers("a: 1, b: 2".to_owned(), &[("b: 2", "b: 3".to_owned())]).expect("there"), "a: 1, b: 3");
         assert!(with_numbers(String::new(), &[("b: 2", String::new())]).is_err());
     }

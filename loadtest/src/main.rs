@@ -10,12 +10,14 @@ mod front;
 mod gateway;
 mod output;
 mod overload;
+mod picker;
 mod plan;
 mod record;
 mod report;
 mod retry;
 mod run;
 mod scenario;
+mod token;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

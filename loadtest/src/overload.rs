@@ -19,7 +19,7 @@ use serde::Serialize;
 use tallygate::demo;
 use tallygate::sim::EngineSpec;
 
-use crate::front::{Front, Setup};
+use crate::front::{Behind, Front, Setup};
 use crate::gateway::Gateway;
 use crate::output;
 use crate::scenario::{self, Load, Scenario};
@@ -205,7 +205,7 @@ impl Bench {
         let envoy = async |file: &str, numbers: Vec<(&str, String)>| -> anyhow::Result<Before> {
             let config = arguments.envoy_configs.join(file);
             let (program, grpc) = (arguments.envoy.as_path(), None);
-            let setup = Setup { program, config: &config, upstream: address, grpc, numbers, folder };
+            let setup = Setup { program, config: &config, behind: Behind::Engine(address), grpc, numbers, folder };
             Ok(Before::Envoy(Front::start(&setup).await?))
         };
         match way {

@@ -3,43 +3,13 @@
 
 use std::net::SocketAddr;
 
-use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
+use serde_json::Value;
 
-use super::{Client, Config, Front, Gateway, Picker, Setup, Upstream};
-
-/// The half of the key that the shipped configuration does not have, and tests put in its place.
-const SECRET: &[u8] = b"a secret of the tests, of more than 32 bytes";
-
-/// Base64 as in tokens.
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let mut text = String::new();
-    for group in bytes.chunks(3) {
-        let bits = group.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - group.len()));
-        for place in 0..=group.len() {
-            text.push(char::from(DIGITS[(bits >> (18 - 6 * place) & 63) as usize]));
-        }
-    }
-    text
-}
-
-/// HMAC with SHA-256, for a key of no more than a block.
-fn sign(text: &str) -> Vec<u8> {
-    let padded = |with: u8| {
-        let mut block = [with; 64];
-        block.iter_mut().zip(SECRET).for_each(|(padded, byte)| *padded ^= byte);
-        block
-    };
-    let inner = Sha256::new().chain_update(padded(0x36)).chain_update(text).finalize();
-    Sha256::new().chain_update(padded(0x5c)).chain_update(inner).finalize().to_vec()
-}
+use super::{Client, Config, Front, Gateway, Picker, Setup, Upstream, token};
 
 /// The header of somebody whose token says this organisation.
 pub(crate) fn bearer(org: &str) -> String {
-    let claims = json!({"iss": "https://issuer.example", "org": org}).to_string();
-    let signed = format!("{}.{}", base64(br#"{"alg":"HS256","typ":"JWT"}"#), base64(claims.as_bytes()));
-    format!("authorization: Bearer {signed}.{}\r\n", base64(&sign(&signed)))
+    format!("authorization: Bearer {}\r\n", token::token(org))
 }
 
 /// The shipped configuration, with our key and the picker's port where it has them.
@@ -47,10 +17,7 @@ fn edited(config: Config, text: &str, picker: &Picker) -> String {
     if config != Config::Picker {
         return text.to_owned();
     }
-    let keys = json!({"keys": [{"kty": "oct", "alg": "HS256", "k": base64(SECRET)}]});
-    let at = text.find("inline_string: '").expect("there is a key") + "inline_string: '".len();
-    let end = at + text[at..].find('\'').expect("it ends");
-    let keyed = format!("{}{keys}{}", &text[..at], &text[end..]);
+    let keyed = token::with_key(text).expect("there is a key");
     keyed.replace("port_value: 9002}", &format!("port_value: {}}}", picker.address().port()))
 }
 

@@ -6,6 +6,8 @@ mod front;
 mod layered;
 mod picker;
 mod stage;
+#[path = "../../../loadtest/src/token.rs"]
+mod token;
 mod upstream;
 
 use std::collections::BTreeMap;
