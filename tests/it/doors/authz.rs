@@ -2,8 +2,10 @@
 //! answer is seen. What is decided is the same, and played by the shared tables.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tallygate::ledger::Balance;
 use tallygate::settings::Settings;
 use tallygate::units::{Span, VirtualTokens};
 
@@ -377,12 +379,11 @@ fn apart(config: &str, logs: SocketAddr) -> String {
     format!("{before}{}\n{cluster}", after.replacen("cluster_name: tallygate", "cluster_name: logs", 1))
 }
 
-#[tokio::test]
-async fn while_the_access_log_is_dead_leases_expire_and_the_gap_is_seen() {
-    let upstream = Upstream::start().await;
-    let setup = Setup { lease_life: Span::from_secs(1), ..Setup::policy("pools: [{name: chat, models: ['*']}]") };
+/// A gateway whose access log is cut under load for this long, and comes back.
+async fn outage(setup: Setup, silent: Duration) {
+    let life = setup.lease_life.to_std();
+    let mut upstream = Upstream::start().await;
     let gateway = setup.start(&upstream.url()).await;
-    let mut upstream = upstream;
     let grpc = gateway.app.grpc();
     let wire = Wire::at(SocketAddr::from(([127, 0, 0, 1], 0)), grpc).await;
     let edit = |config: String| apart(&config, wire.address);
@@ -391,12 +392,32 @@ async fn while_the_access_log_is_dead_leases_expire_and_the_gap_is_seen() {
     answered(&front, &mut upstream, 5).await;
     gateway.until_metric(&told("settled"), 5.0).await;
     assert_eq!((gateway.metric(untold), gateway.metric(&told("expired"))), (0.0, 0.0));
+    let mut long = front.client().await;
+    long.chat("", &telling()).await;
+    let mut running = upstream.next().await;
+    running.begin().await;
+    running.chunk(&delta(THREE)).await;
+    long.read_until(THREE).await;
 
     let address = wire.address;
     wire.cut().await;
-    answered(&front, &mut upstream, 20).await;
-    assert!(gateway.metric(untold) >= 20.0, "nobody tells of these");
-    gateway.until_metric(&told("expired"), 20.0).await;
+    let began = tokio::time::Instant::now();
+    let mut unheard = 0.0;
+    // As many as are remembered when all is over, and no more.
+    let mut pace = tokio::time::interval(Duration::from_millis(50));
+    while unheard < 20.0 || began.elapsed() < silent {
+        pace.tick().await;
+        answered(&front, &mut upstream, 4).await;
+        unheard += 4.0;
+        let Balance { reserved, settled, refunded } = gateway.gate().look(|seen| seen.ledger.total()).expect("whole");
+        assert!(settled + refunded <= reserved, "never more than was reserved");
+    }
+    // Who runs is untold as well.
+    println!("silent for {:?}: {} requests untold", began.elapsed(), gateway.metric(untold));
+    assert!(gateway.metric(untold) >= unheard, "nobody tells of these");
+    if life < silent {
+        gateway.until_metric(&told("expired"), unheard).await;
+    }
 
     let _again = Wire::at(address, grpc).await;
     let settled = gateway.metric(&told("settled"));
@@ -404,12 +425,46 @@ async fn while_the_access_log_is_dead_leases_expire_and_the_gap_is_seen() {
         // Envoy finds its way back when it next has something to tell.
         answered(&front, &mut upstream, 1).await;
     }
+    running.chunk(&told_usage()).await;
+    running.end().await;
+    let long = long.answer().await;
+    assert!(long.whole);
+    tokio::time::timeout(life + Duration::from_secs(30), gateway.gate().idle())
+        .await
+        .expect("each ends")
+        .expect("whole");
     let (_settled, outcomes) = gateway.ended().await;
     let count = |event| gateway.metric(&told(event));
-    assert_eq!(count("held"), count("settled") + count("expired"), "each ended once");
-    assert_eq!(gateway.metric(untold), count("expired") - count("late"), "the gap");
+    let [held, settled, expired, late] = ["held", "settled", "expired", "late"].map(count);
+    println!("held {held}, settled {settled}, expired {expired}, told late {late}; the gap {}", gateway.metric(untold));
+    assert_eq!(held, settled + expired, "each ended once");
+    assert_eq!(gateway.metric(untold), expired - late, "the gap");
+    assert!(expired - late > 0.0, "some are told of never");
     let number = |outcome: &str| outcomes.get(outcome).copied().unwrap_or(0);
     #[expect(clippy::cast_precision_loss, reason = "a handful")]
     let (completed, lost) = (number("completed") as f64, number("lost") as f64);
-    assert_eq!((completed, lost), (count("settled"), count("expired")));
+    assert_eq!((completed, lost), (settled, expired));
+    let id = long.header("x-tallygate-decision");
+    let of_the_long = gateway.admin().await.get(&format!("/v1/decisions/{id}"), "").await.json();
+    let survives = if life > silent { "completed" } else { "lost" };
+    assert_eq!(of_the_long["outcome"], survives, "a life that is longer than the silence bridges it");
+}
+
+/// A window that leases of requests long gone do not fill.
+const ROOMY: &str = "pools: [{name: chat, models: ['*'], window: {requests: 100000}}]";
+
+#[tokio::test]
+async fn while_the_access_log_is_dead_leases_expire_and_the_gap_is_seen() {
+    outage(Setup { lease_life: Span::from_millis(500), ..Setup::policy(ROOMY) }, Duration::from_secs(1)).await;
+}
+
+#[tokio::test]
+async fn an_access_log_that_is_dead_for_ten_seconds_costs_what_ended_meanwhile_and_no_more() {
+    if std::env::var_os("TALLYGATE_FULL").is_none() {
+        eprintln!(
+            "SKIPPED: ten seconds of silence, and a minute until it is noticed, are waited for with TALLYGATE_FULL=1"
+        );
+        return;
+    }
+    outage(Setup { lease_life: Settings::LEASE_LIFE, ..Setup::policy(ROOMY) }, Duration::from_secs(10)).await;
 }
