@@ -26,6 +26,7 @@ pub mod paths;
 pub mod proxy;
 pub mod rate_limit;
 pub mod server;
+pub mod spent;
 pub mod tower;
 
 pub use crate::costing::Call;

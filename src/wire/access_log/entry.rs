@@ -9,21 +9,17 @@ use envoy_types::pb::envoy::config::core::v3::Metadata;
 use envoy_types::pb::envoy::data::accesslog::v3::{
     AccessLogCommon, AccessLogType, HttpAccessLogEntry, HttpResponseProperties, ResponseFlags,
 };
-use envoy_types::pb::envoy::data::ai::v3::TokenUsage;
-use envoy_types::pb::envoy::data::ai::v3::token_usage::ExtractionStatus;
-use envoy_types::pb::google::protobuf::{Any, Duration, UInt64Value, value::Kind};
+use envoy_types::pb::google::protobuf::{Duration, value::Kind};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use prost::{Message as _, Name as _};
 
 use crate::admission::Outcome;
 use crate::shell::LeaseId;
-use crate::units::{Instant, Span, Tokens};
+use crate::units::{Instant, Span};
 
-use super::super::exchange::{Reach, Spent, Unwatched};
+use super::super::exchange::{Reach, Unwatched};
 use super::super::front::{AUTHZ, LEASE};
+use super::super::spent::{Figures, Spent};
 
-/// Under which namespace Envoy's reader of answers tells what they used.
-const USAGE: &str = "envoy.ai.token_usage";
 /// What the names of the custom tags that tell usage begin with.
 const TAGS: &str = "tallygate.";
 
@@ -172,48 +168,30 @@ fn headers(response: &HttpResponseProperties) -> HeaderMap {
 }
 
 fn usage(common: &AccessLogCommon) -> Spent {
-    let typed = common.metadata.as_ref().and_then(|metadata| metadata.typed_filter_metadata.get(USAGE));
-    typed.and_then(by_envoy).or_else(|| by_tags(common)).unwrap_or_default()
-}
-
-/// What Envoy's reader of answers tells, unless it failed, or got only a part.
-fn by_envoy(record: &Any) -> Option<Spent> {
-    if record.type_url != TokenUsage::type_url() {
-        return None;
+    match common.metadata.as_ref().map(Spent::recorded).unwrap_or_default() {
+        // A part may be old, and tags can know better.
+        Spent::Nothing | Spent::Part(_) => by_tags(common),
+        told => told,
     }
-    let usage = TokenUsage::decode(record.value.as_slice()).ok()?;
-    if usage.extraction_status != i32::from(ExtractionStatus::Complete) {
-        return None;
-    }
-    let tokens = |value: Option<UInt64Value>| value.map(|value| Tokens::new(value.value));
-    let input = usage.input_token_details.unwrap_or_default();
-    let output = usage.output_token_details.unwrap_or_default();
-    Some(Spent::Tokens {
-        input: tokens(usage.input_tokens),
-        cached: tokens(input.cached_tokens).unwrap_or_default(),
-        written: tokens(input.cache_creation_tokens).unwrap_or_default(),
-        output: tokens(usage.output_tokens)?,
-        reasoning: tokens(output.reasoning_tokens).unwrap_or_default(),
-    })
 }
 
 /// What custom tags tell: `tallygate.output_tokens` at least.
-fn by_tags(common: &AccessLogCommon) -> Option<Spent> {
+fn by_tags(common: &AccessLogCommon) -> Spent {
     let tag = |name: &str| common.custom_tags.get(&format!("{TAGS}{name}")).and_then(|text| number(text));
-    Some(Spent::Tokens {
+    Spent::from(Figures {
         input: tag("input_tokens"),
-        cached: tag("cached_tokens").unwrap_or_default(),
-        written: tag("cache_write_tokens").unwrap_or_default(),
-        output: tag("output_tokens")?,
-        reasoning: tag("reasoning_tokens").unwrap_or_default(),
+        cached: tag("cached_tokens").unwrap_or(0),
+        written: tag("cache_write_tokens").unwrap_or(0),
+        output: tag("output_tokens"),
+        reasoning: tag("reasoning_tokens").unwrap_or(0),
     })
 }
 
 /// A number as metadata writes it: whole, or with nothing behind the point.
-fn number(text: &str) -> Option<Tokens> {
+fn number(text: &str) -> Option<u64> {
     let whole = text
         .trim()
         .split_once('.')
         .map_or(text.trim(), |(whole, rest)| if rest.bytes().all(|digit| digit == b'0') { whole } else { "" });
-    whole.parse().ok().map(Tokens::new)
+    whole.parse().ok()
 }

@@ -4,15 +4,15 @@ use envoy_types::pb::envoy::config::core::v3::Metadata;
 use envoy_types::pb::envoy::data::accesslog::v3::{
     AccessLogCommon, AccessLogType, HttpAccessLogEntry, HttpResponseProperties, ResponseFlags,
 };
-use envoy_types::pb::envoy::data::ai::v3::{InputTokenDetails, TokenUsage};
-use envoy_types::pb::google::protobuf::{Any, Duration, Struct, UInt32Value, UInt64Value, Value, value::Kind};
+use envoy_types::pb::google::protobuf::{Duration, Struct, UInt32Value, Value, value::Kind};
 use http::StatusCode;
-use prost::{Message as _, Name as _};
 
 use super::entry::{Read, read};
 use crate::admission::Outcome;
 use crate::units::{Instant, Span, Tokens};
-use crate::wire::exchange::{Reach, Spent, Unwatched};
+use crate::wire::exchange::{Reach, Unwatched};
+use crate::wire::spent::tests::record;
+use crate::wire::spent::{Figures, Spent};
 
 const LEASE: &str = "000000000000000000000000000000ab";
 
@@ -149,39 +149,26 @@ fn without_a_lease_a_record_is_about_nobody_and_with_a_bad_one_unreadable() {
     }
 }
 
-fn with_usage(usage: &TokenUsage) -> HttpAccessLogEntry {
+fn with_usage(figures: Figures, status: i32) -> HttpAccessLogEntry {
     but(|common| {
-        let any = Any { type_url: TokenUsage::type_url(), value: usage.encode_to_vec() };
-        let metadata = common.metadata.as_mut().expect("it has one");
-        metadata.typed_filter_metadata.insert("envoy.ai.token_usage".into(), any);
+        let typed = record(figures, status).typed_filter_metadata;
+        common.metadata.as_mut().expect("it has one").typed_filter_metadata = typed;
     })
 }
 
 #[test]
 fn usage_is_what_envoy_read_of_the_answer_or_what_tags_say() {
-    let count = |value| Some(UInt64Value { value });
-    let usage = TokenUsage {
-        input_tokens: count(20),
-        output_tokens: count(5),
-        input_token_details: Some(InputTokenDetails { cached_tokens: count(10), ..Default::default() }),
-        extraction_status: 1,
-        ..Default::default()
+    let figures = Figures { input: Some(20), cached: 10, output: Some(5), ..Figures::default() };
+    assert_eq!(end(with_usage(figures, 1)).usage, Spent::from(figures));
+    assert_eq!(end(with_usage(Figures { cached: 21, ..figures }, 1)).usage, Spent::Disbelieved);
+    assert_eq!(end(with_usage(figures, 2)).usage, Spent::Nothing, "a part may be old");
+    let tagged = {
+        let mut entry = with_usage(figures, 2);
+        let tags = &mut entry.common_properties.as_mut().expect("it has them").custom_tags;
+        tags.insert("tallygate.output_tokens".into(), "7".into());
+        end(entry).usage
     };
-    let tokens = Tokens::new;
-    let expected = Spent::Tokens {
-        input: Some(tokens(20)),
-        cached: tokens(10),
-        written: tokens(0),
-        output: tokens(5),
-        reasoning: tokens(0),
-    };
-    assert_eq!(end(with_usage(&usage)).usage, expected);
-    let partial = TokenUsage { extraction_status: 2, ..usage.clone() };
-    let failed = TokenUsage { extraction_status: 3, ..TokenUsage::default() };
-    let silent = TokenUsage { output_tokens: None, ..usage };
-    for none in [&partial, &failed, &silent] {
-        assert_eq!(end(with_usage(none)).usage, Spent::Nothing);
-    }
+    assert_eq!(tagged, Spent::Output { visible: Tokens::new(7), reasoning: Tokens::ZERO });
     for (input, output, told) in [
         ("20", "5", Some((Some(20), 5))),
         ("20.0", "5.000", Some((Some(20), 5))),
@@ -196,8 +183,9 @@ fn usage_is_what_envoy_read_of_the_answer_or_what_tags_say() {
             common.custom_tags.insert("tallygate.output_tokens".into(), output.into());
         });
         let found = match end(tagged).usage {
-            Spent::Nothing => None,
-            Spent::Tokens { input, output, .. } => Some((input.map(Tokens::get), output.get())),
+            Spent::Whole(usage) => Some((Some(usage.input().get()), usage.output().get())),
+            Spent::Output { visible, .. } => Some((None, visible.get())),
+            Spent::Nothing | Spent::Part(_) | Spent::Disbelieved => None,
         };
         assert_eq!(found, told, "{input} {output}");
     }

@@ -14,7 +14,8 @@ use crate::shell::{LeaseId, NotLive, Patience};
 use crate::units::{Limit, Span, Tokens};
 
 use super::super::answer::Refused;
-use super::super::exchange::{Reach, Size, Spent, Unwatched};
+use super::super::exchange::{Reach, Size, Unwatched};
+use super::super::spent::{Figures, Spent};
 use super::v1;
 
 /// How long the caller waits for an answer to its call.
@@ -156,12 +157,13 @@ pub(super) fn end(told: &v1::SettleRequest) -> Result<(LeaseId, Unwatched), Stat
             Some((status, headers))
         }
     };
-    let usage = told.usage.map_or(Spent::Nothing, |usage| Spent::Tokens {
-        input: Some(Tokens::new(usage.input_tokens)),
-        cached: Tokens::new(usage.cached_input_tokens),
-        written: Tokens::new(usage.cache_write_tokens),
-        output: Tokens::new(usage.output_tokens),
-        reasoning: Tokens::new(usage.reasoning_tokens),
+    let figures = told.usage.map(|usage| Figures {
+        input: Some(usage.input_tokens),
+        cached: usage.cached_input_tokens,
+        written: usage.cache_write_tokens,
+        output: Some(usage.output_tokens),
+        reasoning: usage.reasoning_tokens,
     });
+    let usage = figures.map(Spent::from).unwrap_or_default();
     Ok((lease, Unwatched { outcome, reach, head, further_attempts: 0, usage }))
 }

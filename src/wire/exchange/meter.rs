@@ -17,8 +17,9 @@ use crate::shell::Permit;
 use crate::units::{Tokens, VirtualTokens};
 
 use super::super::dialect::grpc;
+use super::super::spent::Spent;
 use super::prepare::Admitted;
-use super::watch::{Reading, Watch};
+use super::watch::Watch;
 
 /// The core is told of progress in steps of so many tokens.
 const PROGRESS_STEP: u64 = 8;
@@ -91,9 +92,10 @@ impl Meter {
     }
 
     /// The answer ended somewhere else, where this was read of it: what the request came to.
-    pub(in crate::wire) fn ended(&mut self, read: Option<Reading>) -> Option<VirtualTokens> {
-        self.watch = Watch::Unseen(read);
-        self.settle(Outcome::Completed)
+    pub(in crate::wire) fn ended(&mut self, spent: Spent) -> Option<VirtualTokens> {
+        let (permit, outcome) = (self.permit.take()?, Outcome::Completed);
+        let usage = spent.reported(&permit, outcome);
+        permit.settle(Ending { outcome, usage, heard: self.heard })
     }
 
     /// Takes note of the next bytes and returns what is to be shown of them.

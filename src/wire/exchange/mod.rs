@@ -49,8 +49,7 @@ pub(in crate::wire) use prepare::{
 };
 pub(in crate::wire) use record::{Passing, came, identified, mark, on_trial, passed, refuse};
 pub(in crate::wire) use told::Told;
-pub(in crate::wire) use unwatched::{Reach, Spent, Unwatched};
-pub(in crate::wire) use watch::Reading;
+pub(in crate::wire) use unwatched::{Reach, Unwatched};
 
 /// What the names of our own headers begin with. They are read here or mean nothing, in either direction, so that
 /// nobody can speak for us.

@@ -384,7 +384,7 @@ impl Admitted {
     pub(in crate::wire) fn meter_unseen(self, status: StatusCode, headers: &HeaderMap) -> Meter {
         self.take_load(headers);
         let heard = heard(status, headers, self.permit.unix_now());
-        let mut meter = Meter::new(Watch::Unseen(None), self.permit, heard);
+        let mut meter = Meter::new(Watch::Unreadable, self.permit, heard);
         meter.begins();
         meter
     }

@@ -15,10 +15,10 @@ use http::{HeaderMap, StatusCode};
 use crate::admission::{Ending, Outcome, Reported};
 use crate::observe::{Lessor, Source};
 use crate::shell::{Full, LeaseId, Leases, NotLive, Permit};
-use crate::units::{Instant, Tokens, Usage, VirtualTokens};
+use crate::units::{Instant, Usage, VirtualTokens};
 
 use super::super::answer::Refused;
-use super::super::dialect::is_believable;
+use super::super::spent::Spent;
 use super::heard::heard;
 use super::prepare::Admitted;
 
@@ -48,49 +48,22 @@ pub(in crate::wire) enum Reach {
     Answered(Instant),
 }
 
-/// What is told of usage.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::wire) enum Spent {
-    /// Nothing.
-    #[default]
-    Nothing,
-    /// So many tokens, each figure with its parts.
-    Tokens {
-        /// Of input, cached and written to the cache too; nothing where it is not told.
-        input: Option<Tokens>,
-        /// Of those, read from a cache.
-        cached: Tokens,
-        /// Of those, written to a cache.
-        written: Tokens,
-        /// Of output, reasoning too.
-        output: Tokens,
-        /// Of those, reasoning.
-        reasoning: Tokens,
-    },
-}
-
 impl Spent {
-    fn reported(self, permit: &Permit, outcome: Outcome) -> Reported {
-        let Self::Tokens { input, cached, written, output, reasoning } = self else { return Reported::Nothing };
-        let usage = match input {
-            _ if reasoning > output => None,
-            Some(input) if cached + written > input => None,
-            Some(input) => Some(Usage {
-                uncached_input: input.saturating_sub(cached + written),
-                cached_input: cached,
-                cache_write: written,
-                ..Usage::default()
-            }),
-            None => Some(permit.expected()),
+    /// What a request that ended so is settled for; says where it is known from, and counts what is disbelieved.
+    pub(super) fn reported(self, permit: &Permit, outcome: Outcome) -> Reported {
+        let is_final = outcome.is_complete() || outcome == Outcome::UpstreamFailed;
+        let reported = match self {
+            Self::Whole(usage) if is_final => Reported::Final(usage),
+            Self::Whole(usage) | Self::Part(usage) => Reported::Counted(usage),
+            Self::Output { visible, reasoning } => permit.counted(visible, reasoning),
+            Self::Disbelieved => {
+                permit.disbelieved();
+                Reported::Nothing
+            }
+            Self::Nothing => Reported::Nothing,
         };
-        let produced =
-            |usage| Usage { reasoning_output: reasoning, visible_output: output.saturating_sub(reasoning), ..usage };
-        let Some(usage) = usage.map(produced).filter(is_believable) else {
-            permit.disbelieved();
-            return Reported::Nothing;
-        };
-        let final_word = input.is_some() && (outcome.is_complete() || outcome == Outcome::UpstreamFailed);
-        if final_word { Reported::Final(usage) } else { Reported::Counted(usage) }
+        permit.used_from(if reported == Reported::Nothing { Source::Estimated } else { Source::Record });
+        reported
     }
 }
 
@@ -120,14 +93,16 @@ impl Unwatched {
             crate::admission::Heard { further_attempts: heard.further_attempts.max(further_attempts), ..heard }
         });
         let usage = match reach {
-            Reach::Unsent => Reported::Final(Usage::default()),
+            Reach::Unsent => {
+                permit.used_from(Source::Record);
+                Reported::Final(Usage::default())
+            }
             Reach::Sent => usage.reported(permit, outcome),
             Reach::Answered(since) => {
                 permit.began_since(since);
                 usage.reported(permit, outcome)
             }
         };
-        permit.used_from(if matches!(usage, Reported::Nothing) { Source::Estimated } else { Source::Record });
         Ending { outcome, usage, heard }
     }
 }

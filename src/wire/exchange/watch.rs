@@ -1,8 +1,7 @@
 //! Reads an answer while it passes: what it used, and how it ended.
 //!
 //! A stream is read event by event, an answer in one piece is copied up to a bound and read at its end, and what is
-//! compressed only passes. An answer that does not come here is known by what
-//! somebody else read of it. What an upstream reports counts as the final word only for an answer that came to its end;
+//! compressed only passes. What an upstream reports counts as the final word only for an answer that came to its end;
 //! a client that leaves early pays for the more of what was told in passing and what was counted.
 
 use bytes::Bytes;
@@ -15,7 +14,7 @@ use crate::observe::Source;
 use crate::shell::Permit;
 use crate::units::{Tokens, Usage};
 
-use super::super::dialect::{AnswerForm, Observer, Reply, StreamEnd, is_believable};
+use super::super::dialect::{AnswerForm, Observer, Reply, StreamEnd};
 use super::told::Told;
 
 /// How much of a whole answer is kept to read its usage.
@@ -36,19 +35,8 @@ pub(super) enum Watch {
         /// How far the answer has come.
         stage: Stage,
     },
-    /// It cannot be read, only passed on.
+    /// It cannot be read, only passed on, or does not come here at all: nothing is known of it unless somebody else tells.
     Unreadable,
-    /// It does not come here. Who reads it tells at its end what it used, if that could be read.
-    Unseen(Option<Reading>),
-}
-
-/// What somebody else read of an answer's usage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::wire) enum Reading {
-    /// All of it.
-    Whole(Usage),
-    /// Some of it; it may have become more.
-    Part(Usage),
 }
 
 /// How far an answer has come whose cost is told.
@@ -128,7 +116,7 @@ impl Watch {
                 copy.add(&data);
                 data
             }
-            Self::Told { .. } | Self::Unreadable | Self::Unseen(_) => data,
+            Self::Told { .. } | Self::Unreadable => data,
         }
     }
 
@@ -142,7 +130,7 @@ impl Watch {
                 }
                 Bytes::new()
             }
-            Self::Whole(_) | Self::Failed(_) | Self::Unreadable | Self::Unseen(_) => Bytes::new(),
+            Self::Whole(_) | Self::Failed(_) | Self::Unreadable => Bytes::new(),
         }
     }
 
@@ -150,14 +138,13 @@ impl Watch {
         match self {
             Self::Stream(observer) => observer.output_so_far(),
             Self::Told { told, .. } => told.output(),
-            Self::Whole(_) | Self::Failed(_) | Self::Unreadable | Self::Unseen(_) => Tokens::ZERO,
+            Self::Whole(_) | Self::Failed(_) | Self::Unreadable => Tokens::ZERO,
         }
     }
 
     /// Whether the whole answer was produced although its body has not ended.
     pub(super) fn is_final(&self) -> bool {
         matches!(self, Self::Stream(observer) if observer.end() == StreamEnd::Final)
-            || matches!(self, Self::Unseen(Some(_)))
     }
 
     /// Whether it is a stream that is not at its end.
@@ -192,20 +179,13 @@ impl Watch {
                 (None, _) if told.output() > Tokens::ZERO => permit.counted(told.output(), Tokens::ZERO),
                 (None, _) => Reported::Nothing,
             },
-            Self::Unseen(Some(Reading::Whole(usage))) if is_believable(usage) => Reported::Final(*usage),
-            Self::Unseen(Some(Reading::Part(usage))) if is_believable(usage) => Reported::Counted(*usage),
-            Self::Unseen(Some(_)) => {
-                permit.disbelieved();
-                Reported::Nothing
-            }
-            Self::Unreadable | Self::Unseen(None) => Reported::Nothing,
+            Self::Unreadable => Reported::Nothing,
         }
     }
 
     /// From where the usage is known.
     pub(super) fn source(&self, usage: &Reported) -> Source {
         match (self, usage) {
-            (Self::Unseen(_), Reported::Final(_)) => Source::Record,
             // An error that tells no usage had none.
             (_, Reported::Final(_)) | (Self::Failed(_), _) => Source::Parsed,
             (_, Reported::Counted(_) | Reported::Nothing) => Source::Estimated,
@@ -217,9 +197,7 @@ impl Watch {
         match self {
             Self::Stream(observer) if observer.end() != StreamEnd::Final => Outcome::UpstreamFailed,
             Self::Failed(_) | Self::Told { stage: Stage::Failed, .. } => Outcome::UpstreamFailed,
-            Self::Stream(_) | Self::Whole(_) | Self::Told { .. } | Self::Unreadable | Self::Unseen(_) => {
-                Outcome::Completed
-            }
+            Self::Stream(_) | Self::Whole(_) | Self::Told { .. } | Self::Unreadable => Outcome::Completed,
         }
     }
 }

@@ -33,12 +33,12 @@ use crate::units::{DecisionId, Instant, Span};
 use super::super::answer::{self, Refused};
 use super::super::dialect::Voice;
 use super::super::exchange::{self, Admitted, Meter, OURS, REPORT, RequestHead, enter};
+use super::super::spent::Spent;
 use super::envoy::{Bodies, before_dispatch, before_us, bodies, in_place_of_upstream};
 use super::intake::{By, Decided, Intake, Undecided, onward};
 use super::message::{
     self, Asked, Content, Edit, Head, HttpBody, HttpHeaders, ProcessingRequest, ProcessingResponse, Told, Vouched,
 };
-use super::record;
 use super::trust::{Kind, Trust};
 use recorded::Account;
 
@@ -360,7 +360,7 @@ impl Life {
         if self.account == Account::Envoys
             && let Stage::Answering(meter) = &mut self.stage
         {
-            let charge = meter.ended(record::usage(&vouched.0));
+            let charge = meter.ended(Spent::recorded(&vouched.0));
             told = self.told().charge(charge);
         } else if let Stage::Answering(meter) = &mut self.stage {
             // What is still held back is an event without its end, which no client would read.

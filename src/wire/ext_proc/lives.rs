@@ -19,10 +19,11 @@ use tonic::Status;
 use tonic::codegen::tokio_stream::Stream;
 
 use super::message::{Asked, HttpBody, HttpHeaders, ProcessingRequest, Said};
-use super::record::tests::{requested, used};
+use super::record::tests::requested;
 use super::{Answers, ExtProc};
 use crate::units::Bytes;
 use crate::wire::lives::{BATCH, OUTCOMES, at_rest, body, door, events, gate, seeds, wild};
+use crate::wire::spent::tests::used;
 
 /// What comes of Envoy.
 enum Item {

@@ -25,10 +25,11 @@ use crate::units::{Bytes, Limit, Tokens};
 use super::super::super::exchange::{Coding, Stated, Toll};
 use super::super::intake::{By, Intake, Undecided};
 use super::super::message::{self, Edit, Head, Told, Vouched};
-use super::super::record::{self, RequestRecord};
+use super::super::record::RequestRecord;
 use super::super::trust::Kind;
 use super::{Bodies, Life, Owed, Stage, Step};
 use crate::wire::dialect::{Dialect, Voice};
+use crate::wire::spent::Spent;
 
 /// Who accounts for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +125,8 @@ impl Life {
             && by_itself
             && let Some(kind) = self.kind.take()
         {
-            self.trust.saw(kind, record::usage(&vouched.0).is_some());
+            let half = matches!(Spent::recorded(&vouched.0), Spent::Nothing | Spent::Output { .. });
+            self.trust.saw(kind, !half);
         }
     }
 

@@ -5,14 +5,20 @@ use envoy_types::pb::envoy::extensions::filters::http::ext_proc::v3::processing_
 use envoy_types::pb::envoy::service::ext_proc::v3::{HttpTrailers, ProtocolConfiguration};
 
 use super::super::message::{Asked, ProcessingRequest, ProcessingResponse, Said};
-use super::super::record::tests::{requested, used};
+use super::super::record::tests::requested;
 use super::super::trust::Trust;
 use super::tests::{answer, ask, body, gate_of, headers};
 use super::{Arc, Door, Gate, Life, Step};
+use crate::observe::Gauges;
 use crate::units::VirtualTokens;
+use crate::wire::spent::Figures;
+use crate::wire::spent::tests::{record, used};
 
 const WINDOW: &str =
     "version: 1\npools: [{name: chat, models: ['m*'], window: {requests: 1}, max_request_tokens: 900}]\n";
+
+/// What the request of these lives is predicted to come to: its input, and twice its cap.
+const PREDICTED: u64 = 50 + 80;
 
 struct Scene {
     gate: Gate,
@@ -84,6 +90,29 @@ async fn a_request_is_held_at_its_headers_and_settled_by_the_record() {
     answer(life.on(trailers(used(11, 6))));
     assert_eq!(scene.settled(), VirtualTokens::whole(11 + 12));
     assert!(matches!(life.closed(), Step::Over));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_contradicts_itself_is_disbelieved_and_one_that_tells_less_is_made_use_of() {
+    let figures = Figures { input: Some(11), output: Some(6), ..Figures::default() };
+    for (figures, status, came_to, disbelieved) in [
+        (Figures { reasoning: 6, ..figures }, 1, 11 + 12, 0),
+        (Figures { reasoning: 7, ..figures }, 1, PREDICTED, 1),
+        (Figures { cached: 8, written: 4, ..figures }, 1, PREDICTED, 1),
+        (Figures { output: Some(u64::MAX), ..figures }, 1, PREDICTED, 1),
+        (figures, 2, 11 + 12, 0),
+        (Figures { input: None, ..figures }, 1, 50 + 12, 0),
+        (figures, 3, PREDICTED, 0),
+    ] {
+        let scene = Scene::new();
+        let mut life = scene.goes("/v1/messages", requested("m", Some(true), Some(40), 50)).await;
+        begins(&mut life, "200", "text/event-stream");
+        answer(life.on(trailers(record(figures, status))));
+        assert_eq!(scene.settled(), VirtualTokens::whole(came_to), "{figures:?}, {status}");
+        let text = scene.gate.metrics().render(&Gauges::default()).expect("metrics render");
+        let counted = usize::from(text.contains("tallygate_disbelieved_usage_total{pool=\"chat\"} 1"));
+        assert_eq!(counted, disbelieved, "{figures:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
