@@ -286,16 +286,7 @@ impl Wait {
 /// The code by which gRPC says what HTTP says by a status, as Google's API guide has it.
 #[must_use]
 pub fn rpc_code(status: StatusCode) -> tonic::Code {
-    match status.as_u16() {
-        400 => tonic::Code::InvalidArgument,
-        401 => tonic::Code::Unauthenticated,
-        403 => tonic::Code::PermissionDenied,
-        404 => tonic::Code::NotFound,
-        413 | 429 => tonic::Code::ResourceExhausted,
-        502 | 503 | 529 => tonic::Code::Unavailable,
-        504 => tonic::Code::DeadlineExceeded,
-        _ => tonic::Code::Internal,
-    }
+    tonic::Code::from_i32(grpc::number(status).into())
 }
 
 /// The status by which Anthropic's API says that it is overloaded.

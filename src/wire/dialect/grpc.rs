@@ -17,7 +17,7 @@ const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
 /// Each of gRPC's numbers with HTTP's, the one to answer with first.
-const NUMBERS: [(u16, u16); 18] = [
+const NUMBERS: [(u16, u16); 19] = [
     (0, 200),
     (3, 400),
     (16, 401),
@@ -31,6 +31,7 @@ const NUMBERS: [(u16, u16); 18] = [
     (12, 501),
     (14, 502),
     (14, 503),
+    (14, 529),
     (4, 504),
     (6, 409),
     (9, 400),
@@ -56,11 +57,15 @@ pub(in crate::wire) fn status(headers: &HeaderMap) -> Option<Status> {
     Some(Status::new(http))
 }
 
+/// The number by which gRPC says what HTTP says by a status.
+pub(in crate::wire) fn number(status: StatusCode) -> u16 {
+    NUMBERS.iter().find(|(_, http)| *http == status.as_u16()).map_or(2, |(grpc, _)| *grpc)
+}
+
 /// Writes that a call failed.
 pub(in crate::wire) fn fail(headers: &mut HeaderMap, status: StatusCode, message: &str) {
-    let number = NUMBERS.iter().find(|(_, http)| *http == status.as_u16()).map_or(2, |(grpc, _)| *grpc);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert(GRPC_STATUS, HeaderValue::from(number));
+    headers.insert(GRPC_STATUS, HeaderValue::from(number(status)));
     headers.insert(GRPC_MESSAGE, percent_encoded(message));
     let pushback = headers.get(RETRY_AFTER_MS).filter(|_| headers.contains_key(RETRY_AFTER)).cloned();
     headers.insert(PUSHBACK, pushback.unwrap_or(HeaderValue::from_static("-1")));
@@ -82,7 +87,7 @@ fn percent_encoded(message: &str) -> HeaderValue {
 mod tests {
     use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-    use super::{fail, is_call, status};
+    use super::{fail, is_call, number, status};
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
         pairs.iter().map(|(name, text)| (HeaderName::from_static(name), HeaderValue::from_static(text))).collect()
@@ -118,6 +123,16 @@ mod tests {
         }
         assert_eq!(status(&headers(&[("grpc-status", "x")])), None);
         assert_eq!(status(&HeaderMap::new()), None);
+    }
+
+    #[test]
+    fn every_status_that_is_answered_with_has_a_number_of_its_own_kind() {
+        let answered = [(200, 0), (400, 3), (401, 16), (403, 7), (404, 5), (413, 8), (429, 8), (500, 13)];
+        let upstream = [(502, 14), (503, 14), (504, 4), (529, 14)];
+        for (http, grpc) in answered.into_iter().chain(upstream) {
+            assert_eq!(number(StatusCode::from_u16(http).expect("a status")), grpc, "{http}");
+        }
+        assert_eq!(number(StatusCode::IM_A_TEAPOT), 2, "unknown");
     }
 
     #[test]
