@@ -34,8 +34,6 @@ const MOST_QUEUED: f64 = 0.10;
 const MOST_ARENA_DIFF: f64 = 235.0;
 const MOST_OVERLOAD_DIFF: f64 = 32.0;
 const SETTLED_S: f64 = 30.0;
-/// After a switch, when the old mix has to leave the engine first.
-const SETTLED_AFTER_SWITCH_S: f64 = 40.0;
 
 const MADE: [&str; 5] = ["len_64_64", "len_256_256", "len_512_32", "len_32_512", "overload8"];
 
@@ -230,7 +228,6 @@ fn one_configuration_keeps_every_engine_busy_and_its_queue_short() {
             };
             assert!(found.avg_diff <= most_diff, "{name}: average difference {}", found.avg_diff);
             let most = match name.as_str() {
-                "switch" => SETTLED_AFTER_SWITCH_S,
                 // The trace is not always more than the engine can do, so there is no moment from which it is busy.
                 "vtc-arena-27" => f64::INFINITY,
                 _ => SETTLED_S,
@@ -255,7 +252,7 @@ fn other_engines_need_no_other_configuration() {
             let (found, _) = row(&workload, &ADAPTIVE, &spec, unlimited);
             print(label, &workload, &ADAPTIVE, &found);
             // What is aimed at on the published engine is not quite reached on these; docs/window.md says where.
-            assert!(found.pace >= 0.90 && found.queued <= 0.13, "{label}, {}: {}", workload.name, found.pace);
+            assert!(found.pace >= 0.90 && found.queued <= MOST_QUEUED, "{label}, {}: {}", workload.name, found.pace);
         }
     }
 }

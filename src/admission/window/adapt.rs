@@ -7,9 +7,11 @@
 //! and was passed over has just seen that the engine is full.
 //!
 //! ```text
-//! room   requests that may be dispatched without having begun          at a burst of k first outputs, L passed over:
-//!          L = 0, and room held a request back:  room += room · g · k/n     g = 1 until L > n/40 for once, then 1/4
-//!          L > n/40:                             room -= (L - n/40) / 2     and never below one
+//! room   requests that may be dispatched without having begun          at a burst of k first outputs, L passed over
+//!                                                                           for the first time:
+//!          nobody was, and room held one back:   room += room · g · k/n     g = 1 until L > n/40 for once, then 1/3
+//!          L > n/40:                             room -= L - n/40           and never below one
+//!          with fewer than half in flight of those it was found among, in proportion less
 //! hold   until the engine will look again (the 10th percentile of the last 40 times from a burst to the last output
 //!        before the next, a fifth off), only one may be waiting for it
 //! tokens in flight, K                                                       continuously, S = mean time of an answer:
@@ -97,6 +99,8 @@ pub(super) struct Adapt {
     silence: Silence,
     unexplained: Unexplained,
     room: u64,
+    /// Among how many in flight the room was found.
+    room_among: u64,
     tokens: u64,
     lasted: Option<Span>,
     burst: Option<Burst>,
@@ -139,6 +143,7 @@ impl Adapt {
             silence: Silence::default(),
             unexplained: Unexplained::default(),
             room: FIRST_ROOM,
+            room_among: 0,
             tokens: FIRST_TOKENS,
             lasted: None,
             burst: None,
@@ -186,9 +191,18 @@ impl Adapt {
     /// The requests that may be in flight now: what has begun, and the room for what has not.
     pub(super) fn requests(&self, now: Instant, flying: InFlight) -> u32 {
         let waiting = self.silence.waiting();
-        let room = if self.holds_until(now, flying).is_some() { LEAST_ROOM } else { self.room };
-        let room = u32::try_from(room / MILLI).unwrap_or(u32::MAX);
-        flying.requests.saturating_sub(waiting).saturating_add(room)
+        let room = if self.holds_until(now, flying).is_some() { LEAST_ROOM } else { self.room(flying) };
+        flying.requests.saturating_sub(waiting).saturating_add(whole(room))
+    }
+
+    /// The room there is among what is in flight. Where requests become longer fewer of them run, and as many fewer begin
+    /// at a look of the engine; until it is found anew, what was found among many is too much for few.
+    fn room(&self, flying: InFlight) -> u64 {
+        let twice = 2 * u64::from(flying.requests.max(1));
+        if twice >= self.room_among {
+            return self.room;
+        }
+        (self.room * twice / self.room_among).max(LEAST_ROOM)
     }
 
     /// Time passes: K follows what is passed over, and what will not begin stops counting.
@@ -263,18 +277,21 @@ impl Adapt {
         self.silence.overtake(burst.newest);
         // Of those dispatched together the engine may have begun the first before the others came.
         let together = burst.newest.since(Instant::EPOCH).saturating_sub(BURST);
-        let passed = self.silence.pass_over(burst.looked.max(Instant::EPOCH + together));
-        let too_many = (passed * MILLI).saturating_sub(n * MILLI / ONE_PASSED_OF);
-        if passed > 0 {
+        // Each counts once: whoever stands in a full engine's queue is passed over at every look, which says nothing new.
+        let first = self.silence.pass_over(burst.looked.max(Instant::EPOCH + together));
+        let too_many = (first * MILLI).saturating_sub(n * MILLI / ONE_PASSED_OF);
+        let any = self.silence.passed_tokens() > Tokens::ZERO;
+        if any {
             self.passed_at = burst.at;
         }
         if too_many > 0 {
             self.seen_full = true;
-            self.room = self.room.saturating_sub(too_many / 2).max(LEAST_ROOM);
+            (self.room, self.room_among) = (self.room(flying).saturating_sub(too_many).max(LEAST_ROOM), n);
             self.note(burst.at, Cause::PassedOver);
-        } else if passed == 0 && self.short_of_room {
-            let gain = if self.seen_full { 4 } else { 1 };
-            self.room = self.room.saturating_add(self.room / gain * burst.begun.min(n) / n).min(MOST_ROOM);
+        } else if !any && self.short_of_room {
+            let gain = if self.seen_full { 3 } else { 1 };
+            let room = self.room(flying);
+            (self.room, self.room_among) = ((room + room / gain * burst.begun.min(n) / n).min(MOST_ROOM), n);
             self.note(burst.at, Cause::RoomLeft);
         }
         self.short_of_room = false;
@@ -312,7 +329,7 @@ impl Adapt {
         if flying.requests == 0 || !self.has_tokens(flying, need) || self.has_room(now, flying) {
             return None;
         }
-        let look = self.holds_until(now, flying).filter(|_| self.silence.waiting() < whole(self.room));
+        let look = self.holds_until(now, flying).filter(|_| self.silence.waiting() < whole(self.room(flying)));
         let late = self.silence.next_late().map(|late| late.max(now + Span::from_nanos(1)));
         look.into_iter().chain(late).min()
     }

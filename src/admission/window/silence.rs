@@ -222,16 +222,16 @@ impl Silence {
         }
     }
 
-    /// Whoever was dispatched by then and has not begun was passed over; says how many.
+    /// Whoever was dispatched by then and has not begun was passed over; says how many were for the first time.
     pub(super) fn pass_over(&mut self, by: Instant) -> u64 {
-        let mut count = 0;
+        let mut first = 0;
         for silent in self.waiting.values_mut().take_while(|silent| silent.dispatched <= by) {
-            count += 1;
             if !std::mem::replace(&mut silent.passed, true) {
                 self.passed_tokens += silent.opening.need;
+                first += 1;
             }
         }
-        count
+        first
     }
 
     #[cfg(test)]

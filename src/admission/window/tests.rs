@@ -175,6 +175,50 @@ fn it_finds_how_much_the_engine_takes_and_keeps_its_queue_short() {
 }
 
 #[test]
+fn an_engine_that_was_overfilled_once_is_not_left_empty_after() {
+    for places in [40, 100, 200] {
+        let mut toy = Toy::new(places, caps(None, None));
+        while toy.running.len() < places {
+            toy.advance(Kind::Honest);
+        }
+        let mut least = places;
+        for _ in 0..2_000 {
+            toy.advance(Kind::Honest);
+            least = least.min(toy.running.len());
+        }
+        assert!(least * 3 >= places * 2, "{least} of {places} run");
+    }
+}
+
+/// How many may wait in the engine for its next look, once the latest is over.
+fn room(toy: &mut Toy) -> u32 {
+    toy.step += LOOK;
+    toy.window.step(toy.now());
+    let begun = toy.window.requests() - u32::try_from(toy.queue.len()).expect("few");
+    toy.window.caps().requests.cap().expect("it adapts") - begun
+}
+
+#[test]
+fn room_found_among_many_is_less_among_few_and_a_lull_loses_none() {
+    let mut toy = Toy::new(200, caps(None, None));
+    (0..3_000).for_each(|_| toy.advance(Kind::Honest));
+    let (among, found) = (toy.window.requests(), room(&mut toy));
+    assert!(found > 4, "{found} may wait among {among}");
+    while toy.window.requests() > among / 10 {
+        let (ticket, ..) = toy.running.pop().expect("most of them run");
+        toy.window.release(ticket, opening(NEED, true, "honest"), VirtualTokens::ZERO, None);
+    }
+    let fewer = room(&mut toy);
+    assert!(fewer <= found / 4, "{fewer} of {found} for a tenth");
+    while toy.window.requests() < among {
+        toy.tickets += 1;
+        let ticket = TicketId::new(toy.tickets);
+        toy.window.take(ticket, opening(NEED, false, "plain"), VirtualTokens::ZERO);
+    }
+    assert_eq!(room(&mut toy), found, "nothing was seen meanwhile");
+}
+
+#[test]
 fn whoever_stalls_leaves_or_shows_nothing_neither_closes_it_nor_opens_it_without_bound() {
     for kind in [Kind::Plain, Kind::Mute, Kind::Stalls, Kind::Leaves] {
         let mut toy = Toy::new(20, caps(None, None));
