@@ -27,10 +27,12 @@ both_doors! {
     gemini, |_| Setup::policy("pools: [{name: chat, models: ['gemini*'], aliases: [{from: 'flash', to: gemini-2.5-flash}], \
         window: {requests: 1}}]"),
     [
+        // First, while the pool has no speed: a scripted upstream answers in no time, and at that speed whoever leaves a
+        // slow machine's stream would have had all of its output.
+        a_client_that_leaves_a_stream_of_geminis_pays_for_what_was_told,
         an_alias_of_geminis_changes_the_path_and_the_usage_is_settled,
         a_stream_of_geminis_ends_with_its_last_candidate,
         a_stream_of_geminis_that_is_one_array_is_settled_for_its_last_usage,
-        a_client_that_leaves_a_stream_of_geminis_pays_for_what_was_told,
         geminis_clients_are_refused_in_googles_own_shape,
     ]
 }
