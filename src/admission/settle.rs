@@ -111,6 +111,7 @@ impl Engine {
         let whole = ending.outcome.is_complete().then(|| Whole {
             lasted: since_dispatch(now),
             silent: since_dispatch(flight.first_output_at.unwrap_or(now)),
+            input: bill.usage.uncached_input + bill.usage.cache_write,
             output: bill.usage.output(),
         });
         let opening = Opening::new(flight.need, flight.request.streamed, &subject.tenant);

@@ -342,6 +342,22 @@ pub struct EngineWatch {
     pub stale_after: Span,
 }
 
+impl EngineWatch {
+    /// After how long a page is read for the first time: a part of the interval, by chance, so that gateways started
+    /// together, and the pools of one, do not all ask at the same moment.
+    #[must_use]
+    pub fn first_after(&self, chance: u64) -> Span {
+        Span::from_nanos(chance % self.every.as_nanos().saturating_add(1))
+    }
+
+    /// After how long it is read again: the interval give or take a tenth.
+    #[must_use]
+    pub fn next_after(&self, chance: u64) -> Span {
+        let tenth = self.every.as_nanos() / 10;
+        Span::from_nanos(self.every.as_nanos() - tenth + chance % (2 * tenth + 1))
+    }
+}
+
 /// The form of a load report in a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Orca {

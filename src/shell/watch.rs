@@ -1,8 +1,6 @@
 //! Reads what the engines of each pool say of their load, and tells the core.
 //!
-//! One task a page, which lives as long as the gate. It reads at once after a random part of its interval, and then
-//! every interval give or take a tenth, so that gateways started together, and the pools of one, do not all ask at the
-//! same moment. A reading that fails, is too late or too large tells the core nothing: what it had grows old, and the
+//! One task a page, which lives as long as the gate and reads it as often as the policy says. A reading that fails, is too late or too large tells the core nothing: what it had grows old, and the
 //! core itself says when it is blind. Why a page cannot be read is kept for the admin API, counted, and logged at most
 //! once a minute and page.
 
@@ -25,7 +23,7 @@ use rand::{RngExt, SeedableRng};
 use crate::admission::{Input, Source};
 use crate::engines::{Page, Unread, read_header, read_page};
 use crate::policy::Policy;
-use crate::policy::model::Orca;
+use crate::policy::model::{EngineWatch, Orca};
 use crate::units::{Instant, PoolIndex, Span};
 
 use super::gate::{Gate, WeakGate};
@@ -182,26 +180,23 @@ struct Reading {
     pool: PoolIndex,
     page: usize,
     address: Uri,
-    every: Span,
+    watch: EngineWatch,
     chance: StdRng,
 }
 
 impl Reading {
     /// Reads until the gate is gone, or broken.
     async fn go_on(mut self, gate: WeakGate, clock: super::Clock) {
-        let start = self.chance.random_range(0..=self.every.as_nanos());
-        clock.sleep(Span::from_nanos(start)).await;
+        clock.sleep(self.watch.first_after(self.chance.random())).await;
         loop {
             let asked_at = clock.now();
-            let read = self.reader.read(&self.address, self.every).await;
+            let read = self.reader.read(&self.address, self.watch.every).await;
             let Some(gate) = gate.upgrade() else { return };
             if gate.page_read(self.pool, self.page, asked_at, read).is_err() {
                 return;
             }
             drop(gate);
-            let tenth = self.every.as_nanos() / 10;
-            let pause = self.every.as_nanos() - tenth + self.chance.random_range(0..=2 * tenth);
-            clock.sleep(Span::from_nanos(pause)).await;
+            clock.sleep(self.watch.next_after(self.chance.random())).await;
         }
     }
 }
@@ -213,21 +208,21 @@ impl Gate {
     /// When a page is behind https and the system has no certificates to trust.
     pub fn watch_engines(&self, seed: u64) -> Result<(), String> {
         let policy = self.policy().clone();
-        let pages = (0u16..).map(PoolIndex::new).zip(&policy.pools).flat_map(|(pool, node)| {
-            let watch = node.engine.as_ref();
-            let addresses = watch.map_or(&[][..], |watch| &watch.metrics);
-            addresses.iter().enumerate().map(move |(page, address)| (pool, page, address, watch.map(|w| w.every)))
+        let watched = (0u16..).map(PoolIndex::new).zip(&policy.pools);
+        let watched = watched.filter_map(|(pool, node)| Some((pool, node.engine.as_ref()?)));
+        let pages = watched.flat_map(|(pool, watch)| {
+            watch.metrics.iter().enumerate().map(move |(page, address)| (pool, page, address, watch))
         });
         let pages: Vec<_> = pages.collect();
         let secure = pages.iter().any(|(.., address, _)| address.scheme_str() == Some("https"));
         let reader = if pages.is_empty() { return Ok(()) } else { Reader::new(secure)? };
-        for (index, (pool, page, address, every)) in (0u64..).zip(pages) {
+        for (index, (pool, page, address, watch)) in (0u64..).zip(pages) {
             let reading = Reading {
                 reader: reader.clone(),
                 pool,
                 page,
                 address: address.clone(),
-                every: every.unwrap_or_default(),
+                watch: watch.clone(),
                 chance: StdRng::seed_from_u64(seed.wrapping_add(index)),
             };
             tokio::spawn(reading.go_on(self.downgrade(), *self.clock()));

@@ -54,6 +54,9 @@ pub struct Client {
     /// The most output it allows.
     #[serde(default)]
     pub max_tokens: Option<u64>,
+    /// Whether its answers are streamed; otherwise each comes in one piece, at its end.
+    #[serde(default = "streams")]
+    pub stream: bool,
     /// How long after arriving being let through is still of use to it.
     #[serde(default)]
     pub deadline_s: Option<f64>,
@@ -67,6 +70,10 @@ pub struct Client {
     /// others send.
     #[serde(default)]
     pub told_instead_s: Option<f64>,
+}
+
+fn streams() -> bool {
+    true
 }
 
 /// When requests arrive. Rates are in requests a second.
@@ -207,6 +214,7 @@ impl Client {
             class: class.clone(),
             max_tokens: self.max_tokens.map(Tokens::new).map_or(Limit::Unlimited, Limit::AtMost),
             deadline: self.deadline_s.map(Span::from_secs_f64),
+            streamed: self.stream,
             fate,
             retries: self.retries,
             told_instead: self.told_instead_s.map(Span::from_secs_f64),
@@ -331,6 +339,7 @@ mod tests {
             input: Lengths::Uniform { least: 5, most: 9 },
             output: Lengths::Lognormal { median: 100.0, sigma: 1.0, most: 2_000 },
             max_tokens: None,
+            stream: true,
             deadline_s: None,
             leaves_after_s: None,
             retries: 0,

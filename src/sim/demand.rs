@@ -33,6 +33,8 @@ pub struct Demand {
     pub max_tokens: Limit<Tokens>,
     /// How long after its arrival being dispatched is still of use to it, which the gateway is told.
     pub deadline: Option<Span>,
+    /// Whether its answer comes token by token; otherwise all of it comes at its end, and nothing before.
+    pub streamed: bool,
     /// How hard it asks the model to think.
     pub effort: Effort,
     /// What becomes of it once it is let through.
@@ -97,6 +99,7 @@ impl Demand {
             output,
             max_tokens: Limit::Unlimited,
             deadline: None,
+            streamed: true,
             effort: Effort::Unstated,
             fate: Fate::Patient,
             attempt: 0,

@@ -22,7 +22,7 @@
 
 use std::collections::VecDeque;
 
-use crate::units::{Instant, Tokens};
+use crate::units::{EngineGauges, Instant, Share, Tokens};
 
 use super::spec::{EngineSpec, NeverFits};
 
@@ -327,6 +327,22 @@ impl SimEngine {
     #[must_use]
     pub fn running(&self) -> usize {
         self.batch.len() + self.prefilling.len()
+    }
+
+    /// What it says of its load. It never pushes anything out of its memory: what it admits fits to its end.
+    #[must_use]
+    pub fn gauges(&self) -> EngineGauges {
+        let number = |count: usize| u64::try_from(count).ok();
+        let capacity = self.spec.kv_tokens.get().max(1);
+        #[expect(clippy::cast_precision_loss, reason = "a share of a memory")]
+        let used = self.resident.get().min(capacity) as f64 / capacity as f64;
+        EngineGauges {
+            waiting: number(self.waiting()),
+            running: number(self.running()),
+            kv_usage: Share::new(used).ok(),
+            preemptions: Some(0),
+            kv_capacity: Some(self.spec.kv_tokens),
+        }
     }
 
     /// Tokens in memory.

@@ -213,6 +213,7 @@ impl Row<'_, '_> {
             output: output?,
             max_tokens: max_tokens?.map_or(Limit::Unlimited, Limit::AtMost),
             deadline: deadline?,
+            streamed: true,
             effort: effort?.unwrap_or_default(),
             fate: Fate::Patient,
             attempt: 0,

@@ -6,7 +6,7 @@
 //! would not be told; in particular the length of an answer reaches it only as it is produced.
 //!
 //! One step of the loop goes to the next moment at which anything happens, and there, in this order: engine
-//! steps end, requests arrive, clients leave, the core is woken, what it let through is handed to the engines,
+//! steps end, requests arrive, clients leave, the engines say what their load is, the core is woken, what it let through is handed to the engines,
 //! and idle engines start their next step. The same demands, policy, engine and seed give the same run.
 //!
 //! Where admission happens is the caller's choice. At the *gateway*, the window decides what is let through to
@@ -15,6 +15,7 @@
 
 mod desk;
 mod guess;
+mod scrapes;
 mod supply;
 
 use std::cmp::Reverse;
@@ -35,6 +36,7 @@ use super::spec::EngineSpec;
 
 use desk::Desk;
 pub use guess::Guess;
+use scrapes::Scrapes;
 use supply::CoreSupply;
 
 /// Where admission happens.
@@ -161,6 +163,7 @@ struct World<'a> {
     demands: &'a [Demand],
     desk: Desk<'a>,
     engines: Vec<SimEngine>,
+    scrapes: Scrapes,
     arrived: usize,
     /// Clients that were refused and will come back, by when.
     returns: BinaryHeap<Reverse<(Instant, usize)>>,
@@ -216,6 +219,7 @@ impl<'a> World<'a> {
             demands,
             desk: Desk::new(setup, demands),
             engines,
+            scrapes: Scrapes::new(&setup.policy, setup.seed),
             arrived: 0,
             returns: BinaryHeap::new(),
             departures: BinaryHeap::new(),
@@ -235,6 +239,8 @@ impl<'a> World<'a> {
         let steps = self.engines.iter().filter_map(SimEngine::next_event);
         let departure = self.departures.peek().map(|Reverse((at, _))| *at);
         let next = steps.chain(arrival).chain(departure).chain(self.desk.next_wakeup()).min()?;
+        // Reading what stands still ends nothing.
+        let next = self.scrapes.next().map_or(next, |scrape| scrape.min(next));
         Some(next.max(self.now))
     }
 
@@ -255,6 +261,9 @@ impl<'a> World<'a> {
         while let Some(Reverse((_, index))) = self.departures.peek().copied().filter(|Reverse((at, _))| *at <= now) {
             self.departures.pop();
             self.leave(index);
+        }
+        for reading in self.scrapes.read(now, &self.engines) {
+            self.desk.feed(now, reading);
         }
         if self.desk.next_wakeup().is_some_and(|at| at <= now) {
             self.desk.wake(now);
@@ -316,6 +325,7 @@ impl<'a> World<'a> {
         due(self.next_arrival())
             || due(self.departures.peek().map(|Reverse((at, _))| *at))
             || due(self.desk.next_wakeup())
+            || due(self.scrapes.next())
             || (self.setup.place == Place::Engine && self.engines.iter().any(SimEngine::is_about_to_admit))
     }
 

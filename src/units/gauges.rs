@@ -21,6 +21,10 @@ pub struct EngineGauges {
 }
 
 impl EngineGauges {
+    /// What an engine says that has nothing to do. Its memory's size is not known.
+    pub const IDLE: Self =
+        Self { waiting: Some(0), running: Some(0), kv_usage: None, preemptions: Some(0), kv_capacity: None };
+
     /// Whether it says nothing at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -58,6 +58,7 @@ fn clients(load: f64, longer: f64, seconds: f64) -> Vec<Client> {
         input: Lengths::Uniform { least: input.0, most: input.1 },
         output: Lengths::Lognormal { median: median * longer, sigma: 0.5, most },
         max_tokens: None,
+        stream: true,
         deadline_s: None,
         leaves_after_s: Some(GIVES_UP_S),
         retries: 0,

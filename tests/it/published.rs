@@ -222,6 +222,7 @@ fn a_million_requests_take_less_than_a_minute() {
         input: Lengths::Lognormal { median: 100.0, sigma: 1.0, most: 2_000 },
         output: Lengths::Lognormal { median: 200.0, sigma: 1.0, most: 2_000 },
         max_tokens: None,
+        stream: true,
         deadline_s: None,
         leaves_after_s: None,
         retries: 0,

@@ -224,6 +224,7 @@ fn client(rng: &mut StdRng, number: u32) -> Client {
         leaves_after_s: some(rng, 0.1, 10).map(f64::from),
         retries: some(rng, 0.3, 3).unwrap_or(0),
         told_instead_s: some(rng, 0.1, 5).map(f64::from),
+        stream: rng.random_bool(0.8),
     }
 }
 

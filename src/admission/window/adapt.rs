@@ -12,8 +12,7 @@
 //!          nobody was, and room held one back:   room += room · g · k/n     g = 1 until L > n/40 for once, then 1/3
 //!          L > n/40:                             room -= L - n/40           and never below one
 //!          with fewer than half in flight of those it was found among, in proportion less
-//! hold   until the engine will look again (the 10th percentile of the last 40 times from a burst to the last output
-//!        before the next, a fifth off), only one may be waiting for it
+//! hold   until the engine may look again ([`looks`](super::looks)) only one may be waiting for it
 //! tokens in flight, K                                                       continuously, S = mean time of an answer:
 //!          b > 1/100:                            K -= K · 2 (b - 1/100) · dt/S      b = passed-over tokens / tokens
 //!          b = 0, and K held a request back:     K += K · a · dt/S                  a = 1 until L > n/40 for once, then
@@ -22,19 +21,23 @@
 //! ```
 //!
 //! where n is what is in flight and times are in nanoseconds, tokens in millionths, room in thousandths of a request.
-//! Answers that come in one piece never show a beginning: for them b is the part of an answer's time that its length
-//! does not explain ([`unexplained`](super::unexplained)), against an eighth, and until that was first exceeded K grows
-//! by what completes, as TCP's slow start does. *At start* K is a thousand tokens and at least half as much again as has
-//! begun. *Blind*, with nothing begun or completed for two S, both caps hold. *Bound:* a step moves K by at most its
+//! Answers that come in one piece never show a beginning. For them, and for what had begun and was pushed out again, b is
+//! the share of requests that the engine's gauges say wait in its queue unseen ([`reading`](super::reading)), against a
+//! twentieth and half a request, and what they say it ran of them, and a twentieth, counts as begun: were it not for that,
+//! an engine in which every request waits a twentieth of its time, however few there are, would be left empty. Every
+//! reading by which it has pushed requests out of its memory takes a sixteenth off K, down to what has begun. Where the
+//! gauges say nothing b is the part of an answer's time that its lengths do not explain
+//! ([`unexplained`](super::unexplained)), against an eighth. Until b was first too much K grows by what completes, as
+//! TCP's slow start does. *At start* K is a thousand tokens and at least half as much again as has begun. *Blind*, with nothing begun or completed for two S, both caps hold. *Bound:* a step moves K by at most its
 //! half; what never begins stops counting ([`silence`](super::silence)), so nobody's stalled requests close the window,
 //! and K grows only where it held a request back, so nobody opens it beyond what was dispatched. *Never* below one
 //! request, nor above the policy's caps; failed and aborted answers teach nothing; no floating point, so equal inputs
 //! give equal windows everywhere.
 
-use std::collections::VecDeque;
+use crate::units::{EngineGauges, Instant, Span, TicketId, Tokens};
 
-use crate::units::{Instant, Span, TicketId, Tokens};
-
+use super::looks::Looks;
+use super::reading::{Known, Reading};
 use super::silence::{Begun, Opening, Silence};
 use super::unexplained::Unexplained;
 use super::{Cause, Found};
@@ -53,6 +56,8 @@ pub(in crate::admission) struct Whole {
     pub(in crate::admission) lasted: Span,
     /// From dispatch to its first output; to its end where that came at once.
     pub(in crate::admission) silent: Span,
+    /// What it read and had not cached.
+    pub(in crate::admission) input: Tokens,
     /// What it produced, of one choice.
     pub(in crate::admission) output: Tokens,
 }
@@ -81,14 +86,15 @@ const ONE_PASSED_OF: u64 = 40;
 /// How much of the tokens may be passed over, and how much of an answer's time may be unexplained, in millionths.
 const PASSED_TARGET: u64 = MICRO / 100;
 const UNEXPLAINED_TARGET: u64 = MICRO / 8;
+/// How much of what is in flight may wait in the engine's queue unseen when the engine is asked, in millionths.
+const UNSEEN_TARGET: u64 = MICRO / 20;
+/// What a reading takes off K by which the engine has pushed requests out of its memory: one of so many.
+const PREEMPTED: u64 = 16;
 /// How fast K falls for what is too much, and grows once the engine was seen full, in millionths for an S.
 const FALL: u64 = 2;
 const GROWTH: u64 = MICRO / 5;
 /// First outputs this close together began together.
 const BURST: Span = Span::from_millis(5);
-/// How many looks of the engine are remembered, and from how many on they say something.
-const MOST_LOOKS: usize = 40;
-const FEW_LOOKS: usize = 5;
 /// The mean time of an answer before one is known, and the least it counts as.
 const FIRST_LASTED: Span = Span::from_secs(1);
 const LEAST_LASTED: Span = Span::from_millis(500);
@@ -98,6 +104,7 @@ const LEAST_LASTED: Span = Span::from_millis(500);
 pub(super) struct Adapt {
     silence: Silence,
     unexplained: Unexplained,
+    reading: Reading,
     room: u64,
     /// Among how many in flight the room was found.
     room_among: u64,
@@ -109,8 +116,7 @@ pub(super) struct Adapt {
     /// The engine's latest step of which there was output beside first ones, and the one before.
     output_at: Instant,
     output_before: Instant,
-    looks: VecDeque<Span>,
-    hold: Span,
+    looks: Looks,
     /// Whether too few tokens, or too little room, held a request back that would otherwise have gone.
     short_of_tokens: bool,
     short_of_room: bool,
@@ -142,6 +148,7 @@ impl Adapt {
         Self {
             silence: Silence::default(),
             unexplained: Unexplained::default(),
+            reading: Reading::default(),
             room: FIRST_ROOM,
             room_among: 0,
             tokens: FIRST_TOKENS,
@@ -150,8 +157,7 @@ impl Adapt {
             burst_at: None,
             output_at: Instant::EPOCH,
             output_before: Instant::EPOCH,
-            looks: VecDeque::new(),
-            hold: Span::ZERO,
+            looks: Looks::default(),
             short_of_tokens: false,
             short_of_room: false,
             seen_full: false,
@@ -176,6 +182,11 @@ impl Adapt {
     /// What was found, as of its last change worth telling.
     pub(super) fn told(&self) -> Found {
         self.told
+    }
+
+    /// The requests that may wait in the engine once it will look at its queue again.
+    pub(super) fn may_wait(&self, flying: InFlight) -> u32 {
+        whole(self.room(flying))
     }
 
     /// A change worth telling that was not told yet.
@@ -225,25 +236,52 @@ impl Adapt {
 
     fn move_tokens(&mut self, now: Instant, past: Span, flying: InFlight) {
         let passed = share(self.silence.passed_tokens(), flying.tokens).saturating_sub(PASSED_TARGET);
-        let unexplained = self.unexplained.share().saturating_sub(UNEXPLAINED_TARGET);
-        let too_much = passed.max(unexplained);
+        let (unseen, cause) = self.unseen(now, flying);
+        let too_much = passed.max(unseen);
         if too_much > 0 {
             self.tokens -= self.part(past, FALL * too_much).min(self.tokens / 2);
-            self.note(now, if passed >= unexplained { Cause::PassedOver } else { Cause::Unexplained });
+            self.note(now, if passed >= unseen { Cause::PassedOver } else { cause });
         } else if self.short_of_tokens && self.silence.passed_tokens() == Tokens::ZERO {
             self.tokens += self.part(past, self.growth(now));
             self.note(now, Cause::RoomLeft);
         }
-        let least = self.least_tokens(flying);
+        let least = self.least_tokens(now, flying);
         if self.tokens < least {
             self.tokens = least;
             self.note(now, Cause::RoomLeft);
         }
     }
 
+    /// How much too much waits in the engine without being seen to, and by what that is known: by what the engine says or,
+    /// where it says nothing, by what the length of answers does not explain.
+    fn unseen(&self, now: Instant, flying: InFlight) -> (u64, Cause) {
+        match self.reading.unseen(now) {
+            Some(unseen) => {
+                let half_of_one = MICRO / 2 / u64::from(flying.requests.max(1));
+                (unseen.saturating_sub(UNSEEN_TARGET.max(half_of_one)), Cause::EngineQueue)
+            }
+            None => (self.unexplained.share().saturating_sub(UNEXPLAINED_TARGET), Cause::Unexplained),
+        }
+    }
+
+    /// The engines said this of their load, which may be relied on for so long.
+    pub(super) fn read(&mut self, now: Instant, flying: InFlight, gauges: &EngineGauges, fresh: Span) {
+        let known = Known { flying, waiting: self.silence.waiting(), hidden: self.silence.ignored_tokens() };
+        let preempted = self.reading.read(now, gauges, fresh, known);
+        if self.unseen(now, flying).0 > 0 {
+            (self.seen_full, self.passed_at) = (true, now);
+        }
+        if preempted && !self.is_blind(now, flying) {
+            (self.seen_full, self.passed_at) = (true, now);
+            self.tokens = (self.tokens - self.tokens / PREEMPTED).max(self.least_tokens(now, flying));
+            self.note(now, Cause::Preempted);
+        }
+    }
+
     /// What K is at least, seeing what the engine has begun.
-    fn least_tokens(&self, flying: InFlight) -> u64 {
-        let begun = flying.tokens.saturating_sub(self.silence.silent_tokens()).get();
+    fn least_tokens(&self, now: Instant, flying: InFlight) -> u64 {
+        let seen = flying.tokens.saturating_sub(self.silence.silent_tokens()).get();
+        let begun = seen.saturating_add(self.reading.ran(now).get());
         if self.seen_full || begun == 0 {
             return begun.saturating_mul(MICRO / 100 * 102);
         }
@@ -254,7 +292,8 @@ impl Adapt {
     /// How fast K may grow, in millionths for an S.
     fn growth(&self, now: Instant) -> u64 {
         let period = self.period();
-        if self.burst_at.is_none_or(|at| now.since(at) > twice(period)) {
+        let shows = self.burst_at.is_some_and(|at| now.since(at) <= twice(period));
+        if !shows && self.reading.unseen(now).is_none() {
             return if self.seen_full { GROWTH } else { 0 };
         }
         if !self.seen_full {
@@ -308,7 +347,7 @@ impl Adapt {
 
     /// Until when only one may wait for the engine's next look.
     fn holds_until(&self, now: Instant, flying: InFlight) -> Option<Instant> {
-        let until = self.burst_at? + self.hold;
+        let until = self.burst_at? + self.looks.hold();
         (now < until && flying.requests > self.silence.waiting()).then_some(until)
     }
 
@@ -329,7 +368,7 @@ impl Adapt {
         if flying.requests == 0 || !self.has_tokens(flying, need) || self.has_room(now, flying) {
             return None;
         }
-        let look = self.holds_until(now, flying).filter(|_| self.silence.waiting() < whole(self.room(flying)));
+        let look = self.holds_until(now, flying).filter(|_| self.silence.waiting() < self.may_wait(flying));
         let late = self.silence.next_late().map(|late| late.max(now + Span::from_nanos(1)));
         look.into_iter().chain(late).min()
     }
@@ -364,7 +403,7 @@ impl Adapt {
             && looked >= before
             && flying.requests > self.silence.waiting().saturating_add(1)
         {
-            self.looked(looked.since(before));
+            self.looks.learn(looked.since(before));
         }
         self.burst = Some(Burst { at: now, begun: 1, newest: dispatched, looked });
         self.burst_at = Some(now);
@@ -378,21 +417,15 @@ impl Adapt {
         }
     }
 
-    /// The engine looked at its queue so long after the burst before.
-    fn looked(&mut self, after: Span) {
-        if self.looks.len() == MOST_LOOKS {
-            self.looks.pop_front();
-        }
-        self.looks.push_back(after);
-        if self.looks.len() >= FEW_LOOKS {
-            let mut sorted: Vec<Span> = self.looks.iter().copied().collect();
-            sorted.sort_unstable();
-            self.hold = Span::from_nanos(sorted[sorted.len() / 10].as_nanos() / 5 * 4);
-        }
-    }
-
     /// A request in flight ended; whole where its answer did.
-    pub(super) fn ended(&mut self, now: Instant, ticket: TicketId, opening: Opening, whole: Option<Whole>) {
+    pub(super) fn ended(
+        &mut self,
+        now: Instant,
+        ticket: TicketId,
+        opening: Opening,
+        whole: Option<Whole>,
+        flying: InFlight,
+    ) {
         let begun = self.silence.ended(ticket);
         if whole.is_some_and(|answer| answer.came_at_once()) {
             self.silence.hid_its_beginning(opening);
@@ -408,7 +441,7 @@ impl Adapt {
             return;
         }
         self.unexplained.learn(answer);
-        if self.unexplained.share() > UNEXPLAINED_TARGET {
+        if self.unseen(now, flying).0 > 0 {
             self.seen_full = true;
         } else if !self.seen_full && self.short_of_tokens {
             self.tokens = self.tokens.saturating_add(opening.need().get().saturating_mul(MICRO)).min(MOST_TOKENS);
@@ -419,7 +452,7 @@ impl Adapt {
     #[cfg(test)]
     pub(super) fn audit(&self, flying: InFlight) -> Result<(), String> {
         let counts = self.room >= LEAST_ROOM && self.room <= MOST_ROOM && self.tokens > 0 && self.tokens <= MOST_TOKENS;
-        if !counts || self.looks.len() > MOST_LOOKS {
+        if !counts {
             return Err(format!("out of bounds: {self:?}"));
         }
         self.silence.audit(flying.requests)

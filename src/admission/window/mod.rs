@@ -10,11 +10,13 @@
 //! small requests would starve a large one. *Never* takes a slot back.
 
 mod adapt;
+mod looks;
+mod reading;
 mod silence;
 mod unexplained;
 
 use crate::policy::model;
-use crate::units::{Instant, Limit, Span, TicketId, Tokens, VirtualTokens};
+use crate::units::{EngineGauges, Instant, Limit, Span, TicketId, Tokens, VirtualTokens};
 
 pub(super) use adapt::Whole;
 use adapt::{Adapt, InFlight};
@@ -40,7 +42,7 @@ pub struct WindowFound {
 }
 
 /// What an adaptive window has found, as of its last change worth telling: of its tokens by an eighth, or of the
-/// requests.
+/// requests. Asked for rather than told, the requests are what they are among what is in flight now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Tokens that may be in flight, before the policy's own cap.
@@ -64,6 +66,10 @@ pub enum Cause {
     PassedOver,
     /// Answers took longer than their length explains.
     Unexplained,
+    /// The engine said that requests wait in its queue that are not seen to.
+    EngineQueue,
+    /// The engine said that it pushed requests out of its memory.
+    Preempted,
 }
 
 impl Cause {
@@ -75,6 +81,8 @@ impl Cause {
             Self::RoomLeft => "room_left",
             Self::PassedOver => "passed_over",
             Self::Unexplained => "unexplained",
+            Self::EngineQueue => "engine_queue",
+            Self::Preempted => "preempted",
         }
     }
 
@@ -86,6 +94,8 @@ impl Cause {
             Self::RoomLeft => "the engine had begun everything it was given while more waited here",
             Self::PassedOver => "the engine was full and let requests wait",
             Self::Unexplained => "answers took longer than their length explains",
+            Self::EngineQueue => "the engine said that requests wait in its queue",
+            Self::Preempted => "the engine pushed requests out of its memory",
         }
     }
 }
@@ -195,6 +205,14 @@ impl Window {
         }
     }
 
+    /// The engines of the pool said this of their load, which may be relied on for so long.
+    pub(super) fn read(&mut self, gauges: &EngineGauges, fresh: Span) {
+        let flying = self.in_flight();
+        if let Some(adapt) = &mut self.adapt {
+            adapt.read(self.now, flying, gauges, fresh);
+        }
+    }
+
     /// Whether it finds its caps itself.
     pub(super) fn adapts(&self) -> bool {
         self.adapt.is_some()
@@ -234,8 +252,9 @@ impl Window {
         self.requests -= 1;
         self.tokens = self.tokens.saturating_sub(opening.need());
         self.service -= service;
+        let flying = self.in_flight();
         if let Some(adapt) = &mut self.adapt {
-            adapt.ended(self.now, ticket, opening, whole);
+            adapt.ended(self.now, ticket, opening, whole, flying);
         }
     }
 
@@ -272,7 +291,8 @@ impl Window {
     pub(super) fn adapted(&self) -> Option<Adapted> {
         let adapt = self.adapt.as_ref()?;
         let blind = adapt.is_blind(self.now, self.in_flight());
-        Some(Adapted { found: adapt.told(), period: adapt.period(), blind })
+        let found = Found { waiting: adapt.may_wait(self.in_flight()), ..adapt.told() };
+        Some(Adapted { found, period: adapt.period(), blind })
     }
 }
 

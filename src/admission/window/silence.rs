@@ -115,6 +115,11 @@ impl Silence {
         self.waiting_tokens + self.ignored_tokens
     }
 
+    /// The tokens, at dispatch, of those of them that do not count.
+    pub(super) fn ignored_tokens(&self) -> Tokens {
+        self.ignored_tokens
+    }
+
     pub(super) fn dispatched(&mut self, now: Instant, ticket: TicketId, opening: Opening) {
         let silent = Silent { opening, dispatched: now, passed: false };
         if opening.streamed && self.scores[opening.group] < MUTE {

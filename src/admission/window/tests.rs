@@ -6,11 +6,13 @@ use proptest::prelude::*;
 
 use super::{Cause, Opening, Whole, Window};
 use crate::policy::model;
-use crate::units::{Instant, Limit, Span, TenantId, TicketId, Tokens, VirtualTokens};
+use crate::units::{EngineGauges, Instant, Limit, Span, TenantId, TicketId, Tokens, VirtualTokens};
 
 const STEP: Span = Span::from_millis(20);
 const LOOK: u64 = 10;
 const NEED: Tokens = Tokens::new(100);
+/// How long a reading of the engine's gauges may be relied on.
+const FRESH: Span = Span::from_secs(5);
 /// Steps of one answer, and of a stalled one until its client gives up.
 const ANSWER: u64 = 100;
 const GIVES_UP: u64 = 1_000;
@@ -40,6 +42,12 @@ enum Kind {
 struct Toy {
     window: Window,
     places: usize,
+    /// After so many steps the engine looks at its queue.
+    look: u64,
+    /// Of so many requests one is of another kind.
+    one_of: u64,
+    /// After so many steps the engine says what its load is.
+    reads: Option<u64>,
     step: u64,
     queue: VecDeque<(TicketId, Kind)>,
     running: Vec<(TicketId, Kind, u64)>,
@@ -55,6 +63,9 @@ impl Toy {
         Self {
             window: Window::new(caps, model::Adapt::Auto),
             places,
+            look: LOOK,
+            one_of: 4,
+            reads: None,
             step: 0,
             queue: VecDeque::new(),
             running: Vec::new(),
@@ -69,7 +80,7 @@ impl Toy {
         Instant::EPOCH + Span::from_nanos(STEP.as_nanos() * self.step)
     }
 
-    /// One step of an engine whose clients always want more: every fourth request is of `kind`, the others honest.
+    /// One step of an engine whose clients always want more: one of so many requests is of `kind`, the others honest.
     fn advance(&mut self, kind: Kind) {
         self.step += 1;
         self.window.step(self.now());
@@ -89,8 +100,11 @@ impl Toy {
             let (ticket, _) = self.stalled.pop_front().expect("looked at");
             self.window.release(ticket, opening(NEED, true, "other"), VirtualTokens::ZERO, None);
         }
-        if step.is_multiple_of(LOOK) {
+        if step.is_multiple_of(self.look) {
             self.begin();
+        }
+        if self.reads.is_some_and(|every| step.is_multiple_of(every)) {
+            self.window.read(&self.gauges(), FRESH);
         }
         self.dispatch(kind);
         let in_flight = u64::from(self.window.requests());
@@ -108,8 +122,14 @@ impl Toy {
             Kind::Honest => (Span::from_nanos(STEP.as_nanos() * LOOK), "honest"),
             _ => (lasted, "other"),
         };
-        let whole = Whole { lasted, silent, output: Tokens::new(ANSWER) };
+        let whole = Whole { lasted, silent, input: Tokens::new(1), output: Tokens::new(ANSWER) };
         self.window.release(ticket, opening(NEED, kind != Kind::Plain, tenant), VirtualTokens::ZERO, Some(whole));
+    }
+
+    fn gauges(&self) -> EngineGauges {
+        let number = |count: usize| Some(count as u64);
+        let (waiting, running) = (number(self.queue.len()), number(self.running.len()));
+        EngineGauges { waiting, running, preemptions: Some(0), ..EngineGauges::default() }
     }
 
     fn begin(&mut self) {
@@ -129,7 +149,7 @@ impl Toy {
     fn dispatch(&mut self, kind: Kind) {
         while self.window.fits(NEED) {
             self.tickets += 1;
-            let kind = if self.tickets.is_multiple_of(4) { kind } else { Kind::Honest };
+            let kind = if self.tickets.is_multiple_of(self.one_of) { kind } else { Kind::Honest };
             let tenant = if kind == Kind::Honest { "honest" } else { "other" };
             let ticket = TicketId::new(self.tickets);
             self.window.take(ticket, opening(NEED, kind != Kind::Plain, tenant), VirtualTokens::ZERO);
@@ -172,6 +192,64 @@ fn it_finds_how_much_the_engine_takes_and_keeps_its_queue_short() {
         let allowed = if places < 20 { 51 } else { 12 };
         assert!(waited * 100 <= all * allowed, "{places} places: {waited} of {all} waited");
     }
+}
+
+#[test]
+fn answers_in_one_piece_are_held_by_what_the_engine_says() {
+    for (places, kind) in [(4, Kind::Plain), (20, Kind::Plain), (20, Kind::Mute), (100, Kind::Plain)] {
+        // An engine that lets each wait for less than a twentieth, read never twice at the same moment between two looks.
+        let mut toy = Toy { look: 5, one_of: 1, reads: Some(47), ..Toy::new(places, caps(None, None)) };
+        (0..3_000).for_each(|_| toy.advance(kind));
+        toy.waited = (0, 0);
+        let mut running = 0;
+        for _ in 0..5_000 {
+            toy.advance(kind);
+            running += toy.running.len();
+        }
+        assert!(running * 100 >= places * 5_000 * 85, "{kind:?}: {running} of {} run", places * 5_000);
+        let (waited, all) = toy.waited;
+        // With four places, one that waits is a fifth of all.
+        let allowed = if places < 20 { 30 } else { 15 };
+        assert!(waited * 100 <= all * allowed, "{places} places, {kind:?}: {waited} of {all} waited");
+    }
+}
+
+#[test]
+fn an_engine_that_says_what_is_seen_anyway_changes_nothing() {
+    let [mut told, mut untold] = [Some(30), None].map(|reads| Toy { reads, ..Toy::new(20, caps(None, None)) });
+    for _ in 0..3_000 {
+        told.advance(Kind::Honest);
+        untold.advance(Kind::Honest);
+        assert_eq!(told.window.caps(), untold.window.caps());
+    }
+}
+
+#[test]
+fn what_the_engine_pushes_out_of_its_memory_takes_room_but_never_below_what_has_begun() {
+    let mut toy = Toy::new(20, caps(None, None));
+    (0..1_500).for_each(|_| toy.advance(Kind::Honest));
+    let tokens = |toy: &Toy| toy.window.caps().tokens.cap().expect("it adapts").get();
+    for (ticket, ..) in toy.running.drain(10..) {
+        toy.window.release(ticket, opening(NEED, true, "honest"), VirtualTokens::ZERO, None);
+    }
+    let begun = toy.running.len() as u64 * NEED.get();
+    let (mut before, mut preemptions) = (tokens(&toy), 7);
+    let mut read = |toy: &mut Toy, more: u64| {
+        preemptions += more;
+        toy.window.read(&EngineGauges { preemptions: Some(preemptions), ..EngineGauges::default() }, FRESH);
+    };
+    read(&mut toy, 0);
+    read(&mut toy, 0);
+    assert_eq!(tokens(&toy), before, "however many there were before it was first asked");
+    for _ in 0..100 {
+        read(&mut toy, 1);
+        assert!(tokens(&toy) <= before, "{} after {before}", tokens(&toy));
+        before = tokens(&toy);
+    }
+    assert!(before >= begun && before <= begun * 103 / 100, "{before} tokens, {begun} of them begun");
+    toy.window.read(&EngineGauges { preemptions: Some(0), ..EngineGauges::default() }, FRESH);
+    assert_eq!(tokens(&toy), before, "an engine that has started again pushes nothing out by that");
+    assert_eq!(toy.window.adapted().expect("it adapts").found.cause, Cause::Preempted);
 }
 
 #[test]
@@ -284,7 +362,12 @@ enum Op {
     Grow(usize, u64),
     End(usize, Option<(u64, u64)>),
     Held(Option<u64>),
+    Read([Option<u64>; 3], u64),
     Wait(u64),
+}
+
+fn count() -> impl Strategy<Value = u64> {
+    prop_oneof![8 => 0..50u64, 1 => any::<u64>()]
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -293,6 +376,8 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (any::<usize>(), 0..50u64).prop_map(|(which, more)| Op::Grow(which, more)),
         3 => (any::<usize>(), proptest::option::of((0..u64::MAX, 0..u64::MAX))).prop_map(|(which, whole)| Op::End(which, whole)),
         2 => proptest::option::of(1..10_000u64).prop_map(Op::Held),
+        2 => (proptest::array::uniform3(proptest::option::of(count())), 0..20_000u64)
+            .prop_map(|(counts, fresh)| Op::Read(counts, fresh)),
         6 => prop_oneof![0..50u64, 0..60_000u64].prop_map(Op::Wait),
     ]
 }
@@ -351,11 +436,16 @@ fn play(window: &mut Window, op: &Op, number: u64, fits: bool, flying: &[(Ticket
             let whole = whole.map(|(lasted, output)| Whole {
                 lasted: Span::from_nanos(lasted),
                 silent: Span::from_nanos(lasted / 2),
+                input: Tokens::new(lasted % 2_000_003),
                 output: Tokens::new(output),
             });
             window.release(ticket, opening(need, true, "a"), none, whole);
         }
         Op::Held(need) => window.held(need.map(Tokens::new)),
+        Op::Read([waiting, running, preemptions], fresh) => {
+            let gauges = EngineGauges { waiting, running, preemptions, ..EngineGauges::default() };
+            window.read(&gauges, Span::from_millis(fresh));
+        }
         Op::Wait(millis) => window.step(*now + Span::from_millis(millis)),
         _ => {}
     }

@@ -1,19 +1,22 @@
 //! How much of an answer's time its length does not explain.
 //!
 //! *Decides* nothing; estimates, for answers that come in one piece, which part of their time was spent waiting for the
-//! engine. *Source:* ordinary least squares of time on output tokens: an answer's time is `wait + output × step`, so the
-//! line through recent answers meets the axis at the wait. *Formula*, over at most 64 recent answers, older ones fading
-//! by eighths:
+//! engine. *Source:* ordinary least squares of time on input and output tokens: an answer's time is
+//! `wait + input × prefill + output × step`, so the plane through recent answers meets the axis at the wait. *Formula*,
+//! over at most 64 recent answers, older ones fading by eighths, `S` being centred sums of products of input i, output o
+//! and time t:
 //!
 //! ```text
-//! step = cov(output, time) / var(output)     wait = mean time - step · mean output     share = wait / mean time
+//! step    = (S_ot S_ii - S_it S_io) / (S_oo S_ii - S_io²)       prefill = (S_it S_oo - S_ot S_io) / (the same)
+//! share   = (mean t - step · mean o - prefill · mean i) / mean t
 //! ```
 //!
-//! Where lengths hardly differ (a standard deviation below a quarter of the mean) the line says nothing; then what an
-//! answer takes for a token is held against the least it ever took, and share is what exceeds three times that. *Bound:*
-//! the share is between nothing and everything; the least rises by a 4,096th an answer while it is not
-//! exceeded twice, so that what was fast once is forgotten. *At start*, for the first 16 answers, it is nothing. *Never* learns from an answer without output or longer
-//! than a million tokens or a day. Prefill counts as wait, which is why the window allows for some.
+//! Input is left out where it hardly differs or goes with output (a squared correlation above 15/16). Where lengths of
+//! output hardly differ (a standard deviation below a quarter of the mean) this says nothing; then what an answer takes
+//! for a token is held against the least it ever took, and share is what exceeds three times that. *Bound:* the share is
+//! between nothing and everything; the least rises by a 4,096th an answer while it is not exceeded twice, so that what
+//! was fast once is forgotten. *At start*, for the first 16 answers, it is nothing. *Never* learns from an answer without
+//! output or longer than a million tokens or a day.
 
 use crate::units::Span;
 
@@ -22,7 +25,7 @@ use super::adapt::Whole;
 const MICRO: i128 = 1_000_000;
 const MOST: i128 = 64;
 const FEW: i128 = 16;
-const MOST_OUTPUT: u64 = 1_000_000;
+const MOST_TOKENS: u64 = 1_000_000;
 const MOST_TIME: Span = Span::from_secs(86_400);
 /// How much slower than at its fastest an engine is when it is full.
 const SLOWER: i128 = 3;
@@ -31,8 +34,12 @@ const SLOWER: i128 = 3;
 #[derive(Debug, Default)]
 pub(super) struct Unexplained {
     count: i128,
+    input: i128,
     output: i128,
     time: i128,
+    input_input: i128,
+    input_output: i128,
+    input_time: i128,
     output_output: i128,
     output_time: i128,
     /// The least time a token took, in nanoseconds.
@@ -41,21 +48,22 @@ pub(super) struct Unexplained {
 
 impl Unexplained {
     pub(super) fn learn(&mut self, answer: Whole) {
-        let output = answer.output.get();
-        if output == 0 || output > MOST_OUTPUT || answer.lasted > MOST_TIME {
+        let (input, output) = (answer.input.get(), answer.output.get());
+        if output == 0 || output > MOST_TOKENS || input > MOST_TOKENS || answer.lasted > MOST_TIME {
             return;
         }
         if self.count == MOST {
-            let sums =
-                [&mut self.count, &mut self.output, &mut self.time, &mut self.output_output, &mut self.output_time];
-            for sum in sums {
-                *sum = *sum / 8 * 7;
-            }
+            self.fade();
         }
-        let (output, time) = (i128::from(output), i128::from(answer.lasted.as_nanos() / 1_000));
+        let (input, output) = (i128::from(input), i128::from(output));
+        let time = i128::from(answer.lasted.as_nanos() / 1_000);
         self.count += 1;
+        self.input += input;
         self.output += output;
         self.time += time;
+        self.input_input += input * input;
+        self.input_output += input * output;
+        self.input_time += input * time;
         self.output_output += output * output;
         self.output_time += output * time;
         if self.count >= FEW {
@@ -68,6 +76,23 @@ impl Unexplained {
         }
     }
 
+    fn fade(&mut self) {
+        let sums = [
+            &mut self.count,
+            &mut self.input,
+            &mut self.output,
+            &mut self.time,
+            &mut self.input_input,
+            &mut self.input_output,
+            &mut self.input_time,
+            &mut self.output_output,
+            &mut self.output_time,
+        ];
+        for sum in sums {
+            *sum = *sum / 8 * 7;
+        }
+    }
+
     /// The share of an answer's time that is not explained, in millionths.
     pub(super) fn share(&self) -> u64 {
         if self.count < FEW || self.time == 0 {
@@ -75,13 +100,33 @@ impl Unexplained {
         }
         let variance = self.count * self.output_output - self.output * self.output;
         let share = if 16 * variance >= self.output * self.output {
-            let covariance = (self.count * self.output_time - self.output * self.time).max(0);
-            MICRO - covariance * self.output / variance * MICRO / self.time
+            MICRO - self.explained(variance) * MICRO / self.time
         } else {
             let pace = self.time * 1_000 / self.output;
             let least = self.least.unwrap_or(pace);
             MICRO - SLOWER * least * MICRO / pace.max(1)
         };
         u64::try_from(share.clamp(0, MICRO)).unwrap_or(0)
+    }
+
+    /// What the lengths of all the answers together explain of their time, where those of output differ by so much.
+    fn explained(&self, output_output: i128) -> i128 {
+        let centred = |sum: i128, one: i128, other: i128| self.count * sum - one * other;
+        let output_time = centred(self.output_time, self.output, self.time);
+        let input_input = centred(self.input_input, self.input, self.input);
+        let input_output = centred(self.input_output, self.input, self.output);
+        let input_time = centred(self.input_time, self.input, self.time);
+        let (apart, most) = (output_output * input_input - input_output * input_output, output_output * input_input);
+        if 16 * input_input >= self.input * self.input && 16 * apart >= most && apart > 0 {
+            let of_input = input_time * output_output - output_time * input_output;
+            let of_output = output_time * input_input - input_time * input_output;
+            if of_input >= 0 {
+                // Products of these and of sums of tokens would not fit.
+                let shift = (128 - apart.leading_zeros()).saturating_sub(60);
+                let sums = (of_input >> shift) * self.input + (of_output.max(0) >> shift) * self.output;
+                return sums / (apart >> shift);
+            }
+        }
+        output_time.max(0) * self.output / output_output
     }
 }

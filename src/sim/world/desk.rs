@@ -3,6 +3,7 @@
 //! It identifies (the trace says who), selects, predicts, asks the core, and reports progress and endings to
 //! it; books every entry; and writes down what became of each request.
 
+mod client;
 mod log;
 
 use std::borrow::Cow;
@@ -135,11 +136,6 @@ impl<'a> Desk<'a> {
         &self.demands[index]
     }
 
-    /// Those who decided to come back since this was last asked.
-    pub(super) fn take_returning(&mut self) -> Vec<usize> {
-        std::mem::take(&mut self.returning)
-    }
-
     pub(super) fn next_wakeup(&self) -> Option<Instant> {
         self.core.next_wakeup()
     }
@@ -226,7 +222,7 @@ impl<'a> Desk<'a> {
             choices: NonZeroU32::MIN,
             bytes: Bytes::ZERO,
             deadline: demand.deadline.map(|span| demand.arrival + span),
-            streamed: true,
+            streamed: demand.streamed,
         };
         self.log_joined(now, index, &demand, &selection, predicted);
         self.states[index] = State::Waiting(Box::new(selection));
@@ -236,7 +232,7 @@ impl<'a> Desk<'a> {
     /// The engine produced tokens for a request.
     pub(super) fn produced(&mut self, progress: Progress) -> Stream {
         let (now, index) = (progress.at, place(progress.id.0));
-        let Demand { input, cached, fate, .. } = self.demands[index];
+        let Demand { input, cached, fate, streamed, .. } = self.demands[index];
         let Some(ticket) = self.ticket(index) else {
             self.fault(format!("{now:?} {index}: produced tokens without a ticket"));
             return Stream::Broken;
@@ -258,10 +254,12 @@ impl<'a> Desk<'a> {
             return Stream::Fine;
         }
         if matches!(fate, Fate::FailsAfter(tokens) if progress.output >= tokens) {
-            self.abort(now, index, "upstream_failed", End::UpstreamFailed, Reported::Counted(usage));
+            self.abort(now, index, "upstream_failed", End::UpstreamFailed, self.counted(index, usage));
             return Stream::Broken;
         }
-        self.tell(now, index, ticket, progress.output);
+        if streamed {
+            self.tell(now, index, ticket, progress.output);
+        }
         Stream::Fine
     }
 
@@ -270,6 +268,9 @@ impl<'a> Desk<'a> {
     pub(super) fn came_to(&mut self, progress: Progress) {
         let index = place(progress.id.0);
         let State::InFlight { ticket, told, .. } = self.states[index] else { return };
+        if !self.demands[index].streamed {
+            return;
+        }
         let known = match self.policy.fairness.charge {
             Charge::Streamed => told,
             Charge::Predicted | Charge::Completion => told.max(self.records[index].predicted.unwrap_or_default()),
@@ -301,7 +302,12 @@ impl<'a> Desk<'a> {
             // Its input is paid for, so it counts as served.
             self.serve(now, index, &usage);
         }
-        self.abort(now, index, "client_left", End::ClientAborted, Reported::Counted(usage));
+        self.abort(now, index, "client_left", End::ClientAborted, self.counted(index, usage));
+    }
+
+    /// What a door has counted of an answer that did not come to its end: of one in one piece, nothing.
+    fn counted(&self, index: usize, usage: Usage) -> Reported {
+        if self.demands[index].streamed { Reported::Counted(usage) } else { Reported::Nothing }
     }
 
     /// The client of a waiting request left. Harmless if it does not wait.
@@ -377,7 +383,7 @@ impl<'a> Desk<'a> {
     }
 
     /// One step of the core, and all that follows from it.
-    fn feed(&mut self, now: Instant, input: Input) {
+    pub(super) fn feed(&mut self, now: Instant, input: Input) {
         for effect in self.core.on(now, input) {
             match effect {
                 Effect::Answer { request, verdict: Verdict::Admitted(ticket) } => {
@@ -429,29 +435,6 @@ impl<'a> Desk<'a> {
             Retry::Never => self.ask_next(now, index),
             Retry::At(_) | Retry::Unknown => self.again_or_next(now, index, told),
         }
-    }
-
-    /// The client tries again, or asks for what it wants next.
-    fn again_or_next(&mut self, now: Instant, index: usize, told: Option<Span>) {
-        match self.demands[index].again(now, told) {
-            Some(again) => self.come_back(again),
-            None => self.ask_next(now, index),
-        }
-    }
-
-    /// The client of a request that ended for good asks for what it wants next.
-    fn ask_next(&mut self, now: Instant, index: usize) {
-        if let Some(next) = self.demands[index].then.as_ref().and_then(|then| then.after(now)) {
-            self.come_back(next);
-        }
-    }
-
-    fn come_back(&mut self, again: Demand) {
-        let index = self.demands.len();
-        self.records.push(Record::ahead(&again, RequestId::new(number(index))));
-        self.states.push(State::Ahead);
-        self.demands.to_mut().push(again);
-        self.returning.push(index);
     }
 
     fn note(&mut self, event: &Event) {

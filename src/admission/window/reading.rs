@@ -1,0 +1,83 @@
+//! What the engines of a pool say of their queue and memory: a second opinion for the adaptive window.
+//!
+//! *Decides* nothing; keeps how much of what is in flight waits in the engines' queues beyond what is seen to wait, how
+//! much of it runs, and whether they have just pushed requests out of their memory. What shows when it begins is seen to
+//! wait ([`silence`](super::silence)); an answer in one piece, one whose stream is held back on its way, and one that had
+//! begun and was pushed out are not, and stand in the engines' own count only. *Formula*, at every reading, n being what
+//! is in flight:
+//!
+//! ```text
+//! unseen = min(requests waiting, n) - those seen to wait        share += (unseen / n - share) / 4
+//! ran    = 21/20 · tokens that do not show when they begin · running / (running + waiting)      by the latest reading
+//! ```
+//!
+//! where a reading catches requests that were dispatched and not yet looked at, so that single ones say little. *Bound:*
+//! three numbers; where nothing shows when it begins, an engine in which every request waits more than a fifteenth of its
+//! time, however few there are, is left partly empty. *At start* there is no opinion, and neither is there once the latest
+//! reading is older than the policy trusts. *Never* takes a lower count of preemptions for news: the engine has restarted.
+
+use crate::units::{EngineGauges, Instant, Span, Tokens};
+
+use super::adapt::InFlight;
+
+const MICRO: u64 = 1_000_000;
+/// A reading counts as one of so many.
+const OF: u64 = 4;
+
+/// What the engines have said of late.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    /// In millionths of what is in flight.
+    unseen: Option<u64>,
+    /// Of the tokens in flight that do not show when they begin, those that ran.
+    ran: Tokens,
+    preemptions: Option<u64>,
+    fresh_until: Instant,
+}
+
+/// What is known of what is in flight when the engines are asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    pub(super) flying: InFlight,
+    /// Requests that are seen to wait.
+    pub(super) waiting: u32,
+    /// Tokens of those that do not show when they begin.
+    pub(super) hidden: Tokens,
+}
+
+impl Reading {
+    /// The engines said this, which may be relied on for so long. Says whether they pushed requests out of their memory
+    /// since they last said how many.
+    pub(super) fn read(&mut self, now: Instant, gauges: &EngineGauges, fresh: Span, known: Known) -> bool {
+        if now > self.fresh_until {
+            *self = Self::default();
+        }
+        self.fresh_until = now + fresh;
+        let ran = gauges.running.zip(gauges.waiting).and_then(|(running, waiting)| {
+            let ran = u128::from(known.hidden.get()) * u128::from(running) / 20 * 21;
+            u64::try_from(ran.checked_div(u128::from(running) + u128::from(waiting))?).ok()
+        });
+        self.ran = Tokens::new(ran.unwrap_or(0));
+        if let Some(waiting) = gauges.waiting.filter(|_| known.flying.requests > 0) {
+            let n = u64::from(known.flying.requests);
+            let share = waiting.min(n).saturating_sub(u64::from(known.waiting)) * MICRO / n;
+            let before = self.unseen.unwrap_or(share);
+            self.unseen = Some(before / OF * (OF - 1) + share / OF);
+        }
+        let before = self.preemptions;
+        self.preemptions = gauges.preemptions.or(before);
+        before.zip(gauges.preemptions).is_some_and(|(before, now)| now > before)
+    }
+
+    /// Of the tokens that do not show when they begin, how many ran when the engines were last asked; none where that is
+    /// not known.
+    pub(super) fn ran(&self, now: Instant) -> Tokens {
+        if now <= self.fresh_until { self.ran } else { Tokens::ZERO }
+    }
+
+    /// The share of what is in flight that waits in the engines' queues unseen, in millionths; nothing where that is not
+    /// known, or not any more.
+    pub(super) fn unseen(&self, now: Instant) -> Option<u64> {
+        self.unseen.filter(|_| now <= self.fresh_until)
+    }
+}
