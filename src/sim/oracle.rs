@@ -27,7 +27,7 @@ mod refusals;
 pub use audit::{Findings, Rules, audit};
 pub use books::{AccountKey, Booking, Totals, books};
 pub use fact::{Fact, Party, What};
-pub use refusals::{Bid, Verdict, Wrong, refusals};
+pub use refusals::{Bid, Verdict, Wrong, fair_queueing, refusals};
 
 /// Divides a capacity by weighted max-min fairness: nobody gets more than his demand, and whoever gets less
 /// than his demand gets at least as much for his weight as anybody else. `claims` are (weight, demand).
