@@ -259,9 +259,12 @@ def window_keeps_the_queue_short(engine):
     check(f"{engine.name}: the window keeps its own queue short and its slots busy")(short)
 
 
-def steadily(engine, port, seconds):
-    """Twenty-four clients that ask again as soon as they are answered: how many waited at the engine and how much output a
-    second it made, over the latter half."""
+def steadily(engine, port, seconds, streamed=True, clients=24, tokens=lambda number: 40 + 10 * (number % 5)):
+    """Clients that ask again as soon as they are answered: how many waited at the engine, how much output a second it made
+    and how often it preempted, over the latter half."""
+    def asks(tenant, text, most):
+        return stream(port, chat(tenant, text, most, stream=True)) if streamed else ask(port, chat(tenant, text, most))
+
     until = time.monotonic() + seconds
     failures = []
 
@@ -269,45 +272,51 @@ def steadily(engine, port, seconds):
         turn = 0
         while time.monotonic() < until and not failures:
             try:
-                stream(port, chat(f"t{number % 3}", f"client {number} asks {turn}", 40 + 10 * (number % 5), stream=True))
+                asks(f"t{number % 3}", f"client {number} asks {turn}", tokens(number))
             except Exception as failure:
                 failures.append(failure)
             turn += 1
-    threads = [threading.Thread(target=client, args=(number,)) for number in range(24)]
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
     for thread in threads:
         thread.start()
     time.sleep(seconds / 2)
     waiting = samples = 0
-    began, made = time.monotonic(), engine.count("output")
+    preempted = lambda: engine.count("preempted") if "preempted" in engine.names else 0
+    began, made, before = time.monotonic(), engine.count("output"), preempted()
     while time.monotonic() < until:
         now = metrics(engine.port)
         waiting += now.get(engine.names["waiting"], 0)
         samples += 1
         time.sleep(0.1)
-    rate = (engine.count("output") - made) / (time.monotonic() - began)
+    rate, pushed_out = (engine.count("output") - made) / (time.monotonic() - began), preempted() - before
     for thread in threads:
         thread.join()
     if failures:
         raise Broken(f"{len(failures)} failed, the first: {failures[0]}")
-    return waiting / samples, rate
+    return waiting / samples, rate, pushed_out
 
 
 def window_finds_itself(engine):
-    def found():
-        # Warm, and what the engine can do.
-        alone, most = steadily(engine, engine.port, 20)
-        with gateway(PROGRAM, engine.port, OUT, name="adapts", window="{adapt: auto}") as ours:
-            behind, rate = steadily(engine, ours.proxy, 60)
-            says = f"{behind:.2f} wait there behind it, {alone:.1f} without; {rate / most:.0%} of the output"
-            if alone < 2 * SLOTS:
-                raise Broken(f"too little waits without a window, so this shows nothing: {says}")
-            # One waiting behind four that run is a fifth of what is there, and less cannot be told apart.
-            # The engine's own rate moves by a fifth from one run to the next on two shared cores.
-            if behind > 1 or rate < 0.75 * most:
-                raise Broken(says)
-            return says
+    def found(streamed, watch):
+        # Warm, and what the engine can do behind a window that only keeps its slots busy: the gateway takes its part of
+        # the two cores in both.
+        alone, _, _ = steadily(engine, engine.port, 20, streamed)
+        with gateway(PROGRAM, engine.port, OUT, name="full", window="{requests: 24}") as ours:
+            _, most, _ = steadily(engine, ours.proxy, 20, streamed)
+        with gateway(PROGRAM, engine.port, OUT, name="adapts", window="{adapt: auto}", watch=watch) as ours:
+            behind, rate, _ = steadily(engine, ours.proxy, 60, streamed)
+        says = f"{behind:.2f} wait there behind it, {alone:.1f} without; {rate / most:.0%} of the output of a full engine"
+        if alone < 2 * SLOTS:
+            raise Broken(f"too little waits without a window, so this shows nothing: {says}")
+        # One waiting behind four that run is a fifth of what is there, and less cannot be told apart.
+        # The engine's own rate moves by a fifth from one run to the next on two shared cores.
+        if behind > 1 or rate < 0.75 * most:
+            raise Broken(says)
+        return says
 
-    check(f"{engine.name}: a window that finds itself keeps its queue short and its slots busy")(found)
+    name = f"{engine.name}: a window that finds itself keeps its queue short and its slots busy"
+    check(name)(lambda: found(True, None))
+    check(f"{name}, by its gauges where nothing is streamed")(lambda: found(False, engine.port))
 
 
 def gauges_are_read(engine):
@@ -354,6 +363,29 @@ def preemptions():
     check("vLLM: a window of tokens keeps a small KV pool from preempting")(window)
 
 
+def preemptions_are_heeded():
+    """The same small KV pool under steady load: what the engine says of its preemptions makes the window smaller."""
+    load = {"clients": 8, "tokens": lambda number: 900}
+
+    def found():
+        with vllm("vllm-heeded", "--block-size", 32, "--num-gpu-blocks-override", 80) as engine:
+            with gateway(PROGRAM, engine.port, OUT, name="heedless", window="{requests: 8}") as ours:
+                _, most, alone = steadily(engine, ours.proxy, 60, **load)
+            with gateway(PROGRAM, engine.port, OUT, name="heeds", window="{adapt: auto}", watch=engine.port) as ours:
+                _, rate, behind = steadily(engine, ours.proxy, 120, **load)
+        # The latter halves: 30 s and 60 s.
+        says = f"{2 * alone:.0f} preemptions a minute behind a window of 8, {behind:.0f} behind it; " \
+               f"{rate / most:.0%} of the output"
+        if alone < 3:
+            raise Broken(f"it preempts too seldom without a window, so this shows nothing: {says}")
+        # Recomputing costs so small a model next to nothing, and a smaller batch its part of the output.
+        if 4 * behind > 2 * alone or rate < 0.6 * most:
+            raise Broken(says)
+        return says
+
+    check("vLLM: a window that finds itself leaves a small KV pool a quarter of its preemptions at most")(found)
+
+
 def routers(engine):
     """LiteLLM, sglang-router and vllm-router between us and the engine."""
     bin_of = lambda name: ENGINES / name / "bin"
@@ -395,6 +427,7 @@ def main():
     check("llama.cpp starts")(lambda: engine_checks(llama))
     check("vLLM starts")(lambda: engine_checks(vllm, then=routers))
     preemptions()
+    preemptions_are_heeded()
     print(f"{len(PASSED)} passed, {len(FAILED)} failed")
     return 1 if FAILED else 0
 

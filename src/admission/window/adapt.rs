@@ -24,15 +24,16 @@
 //! Answers that come in one piece never show a beginning. For them, and for what had begun and was pushed out again, b is
 //! the share of requests that the engine's gauges say wait in its queue unseen ([`reading`](super::reading)), against a
 //! twentieth and half a request, and what they say it ran of them, and a twentieth, counts as begun: were it not for that,
-//! an engine in which every request waits a twentieth of its time, however few there are, would be left empty. Every
-//! reading by which it has pushed requests out of its memory takes a sixteenth off K, down to what has begun. Where the
-//! gauges say nothing b is the part of an answer's time that its lengths do not explain
-//! ([`unexplained`](super::unexplained)), against an eighth. Until b was first too much K grows by what completes, as
-//! TCP's slow start does. *At start* K is a thousand tokens and at least half as much again as has begun. *Blind*, with nothing begun or completed for two S, both caps hold. *Bound:* a step moves K by at most its
-//! half; what never begins stops counting ([`silence`](super::silence)), so nobody's stalled requests close the window,
-//! and K grows only where it held a request back, so nobody opens it beyond what was dispatched. *Never* below one
-//! request, nor above the policy's caps; failed and aborted answers teach nothing; no floating point, so equal inputs
-//! give equal windows everywhere.
+//! an engine in which every request waits a twentieth of its time, however few there are, would be left empty. A reading
+//! by which requests were pushed out of its memory sets K to what has begun but for one of them, which is then the least
+//! it is for S, and a to 1/40 for 16 S. Where the gauges say nothing b is the part of an answer's time that its lengths do
+//! not explain ([`unexplained`](super::unexplained)), against an eighth. Until b was first too much K grows by what
+//! completes, as TCP's slow start does. *At start* K is a thousand tokens and at least half as much again as has begun.
+//! *Blind*, with nothing begun or completed for two S, both caps hold. *Bound:* a step moves K by at most its half, but for
+//! preemptions; what never begins stops counting ([`silence`](super::silence)), so nobody's stalled requests close the
+//! window, and K grows only where it held a request back, so nobody opens it beyond what was dispatched. *Never* below one
+//! request, nor above the policy's caps; failed and aborted answers teach nothing; no floating point, so equal inputs give
+//! equal windows everywhere.
 
 use crate::units::{EngineGauges, Instant, Span, TicketId, Tokens};
 
@@ -86,10 +87,9 @@ const ONE_PASSED_OF: u64 = 40;
 /// How much of the tokens may be passed over, and how much of an answer's time may be unexplained, in millionths.
 const PASSED_TARGET: u64 = MICRO / 100;
 const UNEXPLAINED_TARGET: u64 = MICRO / 8;
-/// How much of what is in flight may wait in the engine's queue unseen when the engine is asked, in millionths.
-const UNSEEN_TARGET: u64 = MICRO / 20;
-/// What a reading takes off K by which the engine has pushed requests out of its memory: one of so many.
-const PREEMPTED: u64 = 16;
+/// How fast K grows, in millionths for an S, for so many S after the engine pushed a request out of its memory.
+const GROWTH_AFTER_PREEMPTION: u64 = MICRO / 40;
+const HEEDED: u64 = 16;
 /// How fast K falls for what is too much, and grows once the engine was seen full, in millionths for an S.
 const FALL: u64 = 2;
 const GROWTH: u64 = MICRO / 5;
@@ -242,7 +242,7 @@ impl Adapt {
             self.tokens -= self.part(past, FALL * too_much).min(self.tokens / 2);
             self.note(now, if passed >= unseen { Cause::PassedOver } else { cause });
         } else if self.short_of_tokens && self.silence.passed_tokens() == Tokens::ZERO {
-            self.tokens += self.part(past, self.growth(now));
+            self.tokens += self.part(past, self.growth(now, flying));
             self.note(now, Cause::RoomLeft);
         }
         let least = self.least_tokens(now, flying);
@@ -255,11 +255,8 @@ impl Adapt {
     /// How much too much waits in the engine without being seen to, and by what that is known: by what the engine says or,
     /// where it says nothing, by what the length of answers does not explain.
     fn unseen(&self, now: Instant, flying: InFlight) -> (u64, Cause) {
-        match self.reading.unseen(now) {
-            Some(unseen) => {
-                let half_of_one = MICRO / 2 / u64::from(flying.requests.max(1));
-                (unseen.saturating_sub(UNSEEN_TARGET.max(half_of_one)), Cause::EngineQueue)
-            }
+        match self.reading.too_much(now, flying) {
+            Some(too_much) => (too_much, Cause::EngineQueue),
             None => (self.unexplained.share().saturating_sub(UNEXPLAINED_TARGET), Cause::Unexplained),
         }
     }
@@ -272,8 +269,8 @@ impl Adapt {
             (self.seen_full, self.passed_at) = (true, now);
         }
         if preempted && !self.is_blind(now, flying) {
-            (self.seen_full, self.passed_at) = (true, now);
-            self.tokens = (self.tokens - self.tokens / PREEMPTED).max(self.least_tokens(now, flying));
+            self.seen_full = true;
+            self.tokens = self.tokens.min(self.least_tokens(now, flying).max(1));
             self.note(now, Cause::Preempted);
         }
     }
@@ -282,6 +279,11 @@ impl Adapt {
     fn least_tokens(&self, now: Instant, flying: InFlight) -> u64 {
         let seen = flying.tokens.saturating_sub(self.silence.silent_tokens()).get();
         let begun = seen.saturating_add(self.reading.ran(now).get());
+        if self.reading.preempted_within(now, self.period()) {
+            // One of them at least did not fit.
+            let n = u64::from(flying.requests.max(1));
+            return begun.saturating_mul(MICRO / 100 * 102) / n * (n - 1);
+        }
         if self.seen_full || begun == 0 {
             return begun.saturating_mul(MICRO / 100 * 102);
         }
@@ -290,14 +292,17 @@ impl Adapt {
     }
 
     /// How fast K may grow, in millionths for an S.
-    fn growth(&self, now: Instant) -> u64 {
+    fn growth(&self, now: Instant, flying: InFlight) -> u64 {
         let period = self.period();
         let shows = self.burst_at.is_some_and(|at| now.since(at) <= twice(period));
-        if !shows && self.reading.unseen(now).is_none() {
+        if !shows && self.reading.too_much(now, flying).is_none() {
             return if self.seen_full { GROWTH } else { 0 };
         }
         if !self.seen_full {
             return MICRO;
+        }
+        if self.reading.preempted_within(now, Span::from_nanos(period.as_nanos().saturating_mul(HEEDED))) {
+            return GROWTH_AFTER_PREEMPTION;
         }
         let quiet = now.since(self.passed_at).as_nanos() / period.as_nanos();
         (GROWTH << quiet.saturating_sub(1).min(8)).min(MICRO)

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! where a reading catches requests that were dispatched and not yet looked at, so that single ones say little. *Bound:*
-//! three numbers; where nothing shows when it begins, an engine in which every request waits more than a fifteenth of its
+//! five numbers; where nothing shows when it begins, an engine in which every request waits more than a fifteenth of its
 //! time, however few there are, is left partly empty. *At start* there is no opinion, and neither is there once the latest
 //! reading is older than the policy trusts. *Never* takes a lower count of preemptions for news: the engine has restarted.
 
@@ -21,6 +21,8 @@ use crate::units::{EngineGauges, Instant, Span, Tokens};
 use super::adapt::InFlight;
 
 const MICRO: u64 = 1_000_000;
+/// How much of what is in flight may wait unseen when the engines are asked, in millionths; and half a request.
+const TARGET: u64 = MICRO / 20;
 /// A reading counts as one of so many.
 const OF: u64 = 4;
 
@@ -32,6 +34,7 @@ pub(super) struct Reading {
     /// Of the tokens in flight that do not show when they begin, those that ran.
     ran: Tokens,
     preemptions: Option<u64>,
+    preempted_at: Option<Instant>,
     fresh_until: Instant,
 }
 
@@ -66,7 +69,11 @@ impl Reading {
         }
         let before = self.preemptions;
         self.preemptions = gauges.preemptions.or(before);
-        before.zip(gauges.preemptions).is_some_and(|(before, now)| now > before)
+        let preempted = before.zip(gauges.preemptions).is_some_and(|(before, now)| now > before);
+        if preempted {
+            self.preempted_at = Some(now);
+        }
+        preempted
     }
 
     /// Of the tokens that do not show when they begin, how many ran when the engines were last asked; none where that is
@@ -75,9 +82,15 @@ impl Reading {
         if now <= self.fresh_until { self.ran } else { Tokens::ZERO }
     }
 
-    /// The share of what is in flight that waits in the engines' queues unseen, in millionths; nothing where that is not
-    /// known, or not any more.
-    pub(super) fn unseen(&self, now: Instant) -> Option<u64> {
-        self.unseen.filter(|_| now <= self.fresh_until)
+    /// By how much more waits in the engines' queues unseen than may, in millionths of what is in flight; nothing where that
+    /// is not known, or not any more.
+    pub(super) fn too_much(&self, now: Instant, flying: InFlight) -> Option<u64> {
+        let half_of_one = MICRO / 2 / u64::from(flying.requests.max(1));
+        self.unseen.filter(|_| now <= self.fresh_until).map(|unseen| unseen.saturating_sub(TARGET.max(half_of_one)))
+    }
+
+    /// Whether the engines have pushed a request out of their memory in the last while.
+    pub(super) fn preempted_within(&self, now: Instant, span: Span) -> bool {
+        self.preempted_at.is_some_and(|at| now.since(at) <= span)
     }
 }
