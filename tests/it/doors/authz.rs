@@ -10,7 +10,7 @@ use tallygate::settings::Settings;
 use tallygate::units::{Span, VirtualTokens};
 
 use super::{DONE, INPUT, chat, cost};
-use crate::door::{Case, Config, Front, Gateway, Setup, Stage, Upstream, Way, cases, once, play};
+use crate::door::{Case, Config, Front, Gateway, Setup, Stage, Upstream, Way, cases, once, play, within};
 
 const THREE: &str = "one two three";
 
@@ -379,6 +379,17 @@ fn apart(config: &str, logs: SocketAddr) -> String {
     format!("{before}{}\n{cluster}", after.replacen("cluster_name: tallygate", "cluster_name: logs", 1))
 }
 
+/// Envoy finds its way back when it next has something to tell.
+async fn tells_again(gateway: &Gateway, front: &Front, upstream: &mut Upstream) {
+    let settled = gateway.metric(&told("settled"));
+    let heard = async {
+        while gateway.metric(&told("settled")) == settled {
+            answered(front, upstream, 1).await;
+        }
+    };
+    within("Envoy to tell again", heard).await;
+}
+
 /// A gateway whose access log is cut under load for this long, and comes back.
 async fn outage(setup: Setup, silent: Duration) {
     let life = setup.lease_life.to_std();
@@ -420,11 +431,7 @@ async fn outage(setup: Setup, silent: Duration) {
     }
 
     let _again = Wire::at(address, grpc).await;
-    let settled = gateway.metric(&told("settled"));
-    while gateway.metric(&told("settled")) == settled {
-        // Envoy finds its way back when it next has something to tell.
-        answered(&front, &mut upstream, 1).await;
-    }
+    tells_again(&gateway, &front, &mut upstream).await;
     running.chunk(&told_usage()).await;
     running.end().await;
     let long = long.answer().await;
