@@ -21,7 +21,7 @@
 //! ```
 //!
 //! where n is what is in flight and times are in nanoseconds, tokens in millionths, room in thousandths of a request.
-//! Answers that come in one piece never show a beginning. For them, and for what had begun and was pushed out again, b is
+//! Answers that come in one piece never show a beginning. For them b is
 //! the share of requests that the engine's gauges say wait in its queue unseen ([`reading`](super::reading)), against a
 //! twentieth and half a request, and what they say it ran of them, and a twentieth, counts as begun: were it not for that,
 //! an engine in which every request waits a twentieth of its time, however few there are, would be left empty. A reading
@@ -263,7 +263,8 @@ impl Adapt {
 
     /// The engines said this of their load, which may be relied on for so long.
     pub(super) fn read(&mut self, now: Instant, flying: InFlight, gauges: &EngineGauges, fresh: Span) {
-        let known = Known { flying, waiting: self.silence.waiting(), hidden: self.silence.ignored_tokens() };
+        let (hidden, hidden_tokens) = self.silence.ignored();
+        let known = Known { flying, waiting: self.silence.waiting(), hidden, hidden_tokens };
         let preempted = self.reading.read(now, gauges, fresh, known);
         if self.unseen(now, flying).0 > 0 {
             (self.seen_full, self.passed_at) = (true, now);

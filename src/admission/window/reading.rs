@@ -2,17 +2,18 @@
 //!
 //! *Decides* nothing; keeps how much of what is in flight waits in the engines' queues beyond what is seen to wait, how
 //! much of it runs, and whether they have just pushed requests out of their memory. What shows when it begins is seen to
-//! wait ([`silence`](super::silence)); an answer in one piece, one whose stream is held back on its way, and one that had
-//! begun and was pushed out are not, and stand in the engines' own count only. *Formula*, at every reading, n being what
-//! is in flight:
+//! wait ([`silence`](super::silence)); an answer in one piece and one whose stream is held back on its way are not, and
+//! stand in the engines' own count only. *Formula*, at every reading, n being what is in flight and h what of it does not
+//! show when it begins:
 //!
 //! ```text
-//! unseen = min(requests waiting, n) - those seen to wait        share += (unseen / n - share) / 4
-//! ran    = 21/20 · tokens that do not show when they begin · running / (running + waiting)      by the latest reading
+//! unseen = min(waiting · n / max(n, running + waiting) - those seen to wait, h)     share += (unseen / n - share) / 4
+//! ran    = 21/20 · tokens of h · running / (running + waiting)                       by the latest reading
 //! ```
 //!
-//! where a reading catches requests that were dispatched and not yet looked at, so that single ones say little. *Bound:*
-//! five numbers; where nothing shows when it begins, an engine in which every request waits more than a fifteenth of its
+//! where others who use the same engines have their part of what waits there, and a reading catches requests that were
+//! dispatched and not yet looked at, so that single ones say little. *Bound:* five numbers; where everything shows when it
+//! begins nothing is unseen, however much others have waiting there; where nothing shows when it begins, an engine in which every request waits more than a fifteenth of its
 //! time, however few there are, is left partly empty. *At start* there is no opinion, and neither is there once the latest
 //! reading is older than the policy trusts. *Never* takes a lower count of preemptions for news: the engine has restarted.
 
@@ -44,8 +45,9 @@ pub(super) struct Known {
     pub(super) flying: InFlight,
     /// Requests that are seen to wait.
     pub(super) waiting: u32,
-    /// Tokens of those that do not show when they begin.
-    pub(super) hidden: Tokens,
+    /// Those that do not show when they begin, and their tokens.
+    pub(super) hidden: u32,
+    pub(super) hidden_tokens: Tokens,
 }
 
 impl Reading {
@@ -57,13 +59,17 @@ impl Reading {
         }
         self.fresh_until = now + fresh;
         let ran = gauges.running.zip(gauges.waiting).and_then(|(running, waiting)| {
-            let ran = u128::from(known.hidden.get()) * u128::from(running) / 20 * 21;
+            let ran = u128::from(known.hidden_tokens.get()) * u128::from(running) / 20 * 21;
             u64::try_from(ran.checked_div(u128::from(running) + u128::from(waiting))?).ok()
         });
         self.ran = Tokens::new(ran.unwrap_or(0));
         if let Some(waiting) = gauges.waiting.filter(|_| known.flying.requests > 0) {
             let n = u64::from(known.flying.requests);
-            let share = waiting.min(n).saturating_sub(u64::from(known.waiting)) * MICRO / n;
+            let there = waiting.saturating_add(gauges.running.unwrap_or(0)).max(n);
+            let ours = u128::from(waiting) * u128::from(n) / u128::from(there);
+            let ours = u64::try_from(ours).unwrap_or(n);
+            let unseen = ours.saturating_sub(u64::from(known.waiting)).min(u64::from(known.hidden));
+            let share = unseen * MICRO / n;
             let before = self.unseen.unwrap_or(share);
             self.unseen = Some(before / OF * (OF - 1) + share / OF);
         }

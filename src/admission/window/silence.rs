@@ -115,9 +115,9 @@ impl Silence {
         self.waiting_tokens + self.ignored_tokens
     }
 
-    /// The tokens, at dispatch, of those of them that do not count.
-    pub(super) fn ignored_tokens(&self) -> Tokens {
-        self.ignored_tokens
+    /// Those of them that do not count, and their tokens at dispatch.
+    pub(super) fn ignored(&self) -> (u32, Tokens) {
+        (u32::try_from(self.ignored.len()).unwrap_or(u32::MAX), self.ignored_tokens)
     }
 
     pub(super) fn dispatched(&mut self, now: Instant, ticket: TicketId, opening: Opening) {

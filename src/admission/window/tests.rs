@@ -1,5 +1,7 @@
 //! The window against a toy engine: so many places, begun first come, first served, at every tenth step.
 
+mod gauges;
+
 use std::collections::VecDeque;
 
 use proptest::prelude::*;
@@ -48,6 +50,8 @@ struct Toy {
     one_of: u64,
     /// After so many steps the engine says what its load is.
     reads: Option<u64>,
+    /// What others have running and waiting there, for every one of ours.
+    others: usize,
     step: u64,
     queue: VecDeque<(TicketId, Kind)>,
     running: Vec<(TicketId, Kind, u64)>,
@@ -66,6 +70,7 @@ impl Toy {
             look: LOOK,
             one_of: 4,
             reads: None,
+            others: 0,
             step: 0,
             queue: VecDeque::new(),
             running: Vec::new(),
@@ -127,7 +132,7 @@ impl Toy {
     }
 
     fn gauges(&self) -> EngineGauges {
-        let number = |count: usize| Some(count as u64);
+        let number = |count: usize| Some((count * (1 + self.others)) as u64);
         let (waiting, running) = (number(self.queue.len()), number(self.running.len()));
         EngineGauges { waiting, running, preemptions: Some(0), ..EngineGauges::default() }
     }
@@ -192,67 +197,6 @@ fn it_finds_how_much_the_engine_takes_and_keeps_its_queue_short() {
         let allowed = if places < 20 { 51 } else { 12 };
         assert!(waited * 100 <= all * allowed, "{places} places: {waited} of {all} waited");
     }
-}
-
-#[test]
-fn answers_in_one_piece_are_held_by_what_the_engine_says() {
-    for (places, kind) in [(4, Kind::Plain), (20, Kind::Plain), (20, Kind::Mute), (100, Kind::Plain)] {
-        // An engine that lets each wait for less than a twentieth, read never twice at the same moment between two looks.
-        let mut toy = Toy { look: 5, one_of: 1, reads: Some(47), ..Toy::new(places, caps(None, None)) };
-        (0..3_000).for_each(|_| toy.advance(kind));
-        toy.waited = (0, 0);
-        let mut running = 0;
-        for _ in 0..5_000 {
-            toy.advance(kind);
-            running += toy.running.len();
-        }
-        assert!(running * 100 >= places * 5_000 * 85, "{kind:?}: {running} of {} run", places * 5_000);
-        let (waited, all) = toy.waited;
-        // With four places, one that waits is a fifth of all.
-        let allowed = if places < 20 { 30 } else { 15 };
-        assert!(waited * 100 <= all * allowed, "{places} places, {kind:?}: {waited} of {all} waited");
-    }
-}
-
-#[test]
-fn an_engine_that_says_what_is_seen_anyway_changes_nothing() {
-    let [mut told, mut untold] = [Some(30), None].map(|reads| Toy { reads, ..Toy::new(20, caps(None, None)) });
-    for _ in 0..3_000 {
-        told.advance(Kind::Honest);
-        untold.advance(Kind::Honest);
-        assert_eq!(told.window.caps(), untold.window.caps());
-    }
-}
-
-#[test]
-fn what_the_engine_pushes_out_of_its_memory_leaves_room_for_all_that_has_begun_but_one() {
-    let mut toy = Toy::new(20, caps(None, None));
-    (0..1_500).for_each(|_| toy.advance(Kind::Honest));
-    let tokens = |toy: &Toy| toy.window.caps().tokens.cap().expect("it adapts").get();
-    for (ticket, ..) in toy.running.drain(10..).chain(toy.queue.drain(..).map(|(ticket, kind)| (ticket, kind, 0))) {
-        toy.window.release(ticket, opening(NEED, true, "honest"), VirtualTokens::ZERO, None);
-    }
-    let mut preemptions = 7;
-    let mut read = |toy: &mut Toy, more: u64| {
-        preemptions += more;
-        toy.window.read(&EngineGauges { preemptions: Some(preemptions), ..EngineGauges::default() }, FRESH);
-    };
-    let before = tokens(&toy);
-    read(&mut toy, 0);
-    read(&mut toy, 0);
-    assert_eq!(tokens(&toy), before, "however many there were before it was first asked");
-    for _ in 0..10 {
-        read(&mut toy, 1);
-        assert_eq!(tokens(&toy), 10 * NEED.get() * 102 / 100 * 9 / 10);
-    }
-    let found = toy.window.adapted().expect("it adapts").found;
-    assert_eq!(found.cause, Cause::Preempted);
-    toy.window.read(&EngineGauges { preemptions: Some(0), ..EngineGauges::default() }, FRESH);
-    let period = toy.window.adapted().expect("it adapts").period;
-    toy.window.step(toy.now() + period);
-    assert_eq!(tokens(&toy), found.tokens.get(), "an engine that has started again pushes nothing out by that");
-    toy.window.step(toy.now() + period + Span::from_millis(1));
-    assert_eq!(tokens(&toy), 10 * NEED.get() * 102 / 100, "what has begun is the least again");
 }
 
 #[test]
