@@ -89,7 +89,7 @@ impl Unexplained {
             &mut self.output_time,
         ];
         for sum in sums {
-            *sum = *sum / 8 * 7;
+            *sum = *sum * 7 / 8;
         }
     }
 
@@ -128,5 +128,59 @@ impl Unexplained {
             }
         }
         output_time.max(0) * self.output / output_output
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MOST_TIME, MOST_TOKENS, Unexplained, Whole};
+    use crate::units::{Span, Tokens};
+
+    fn answer(input: u64, output: u64, lasted: Span) -> Whole {
+        Whole { lasted, silent: lasted, input: Tokens::new(input), output: Tokens::new(output) }
+    }
+
+    /// The share, in thousandths, of answers that waited for so many milliseconds and took a millisecond for two tokens of
+    /// input and ten for one of output.
+    fn share(wait: u64, lengths: impl Fn(u64) -> (u64, u64)) -> u64 {
+        let mut seen = Unexplained::default();
+        for number in 0..200 {
+            let (input, output) = lengths(number);
+            seen.learn(answer(input, output, Span::from_millis(wait + input / 2 + output * 10)));
+        }
+        seen.share() / 1_000
+    }
+
+    #[test]
+    fn what_the_prompt_takes_is_explained_and_what_an_answer_waits_is_not() {
+        // On average 500 ms for the input and 1,000 for the output.
+        let apart = |number: u64| (200 + number * 7 % 17 * 100, 20 + number * 5 % 11 * 16);
+        // What fades is rounded, to a few thousandths.
+        assert!(share(0, apart) <= 5, "long prompts alone are no queue");
+        let waited = share(1_500, apart);
+        assert!((480..=520).contains(&waited), "{waited} of a thousand, half of the time was waiting");
+    }
+
+    #[test]
+    fn input_that_goes_with_output_or_hardly_differs_is_left_out() {
+        let together = |number: u64| (2 * (20 + number * 5 % 11 * 16), 20 + number * 5 % 11 * 16);
+        assert!(share(0, together) <= 5 && (480..=520).contains(&share(1_100, together)));
+        // Then what the prompt takes counts as waiting: a fifth of the time here.
+        let equal = |number: u64| (500, 20 + number * 5 % 11 * 16);
+        assert!((180..=220).contains(&share(0, equal)), "{}", share(0, equal));
+    }
+
+    #[test]
+    fn the_largest_answers_that_are_learned_from_overflow_nothing() {
+        let corners = [(0, 1), (0, MOST_TOKENS), (MOST_TOKENS, 1), (MOST_TOKENS, MOST_TOKENS)];
+        for pattern in 0..256_u32 {
+            let mut seen = Unexplained::default();
+            for number in 0..400_usize {
+                let (input, output) = corners[number % 4];
+                let long = pattern >> (number % 8) & 1 == 1;
+                seen.learn(answer(input, output, if long { MOST_TIME } else { Span::from_nanos(1) }));
+                assert!(seen.share() <= 1_000_000);
+            }
+        }
     }
 }
