@@ -128,10 +128,9 @@ impl Engine {
 
     /// An engine said this of itself, as of a moment that may be a little past.
     pub(super) fn read(&mut self, pool: PoolIndex, source: Source, taken_at: Instant, gauges: EngineGauges) {
-        let taken_at = taken_at.min(self.now());
         let now = self.now();
         let pool = &mut self.pools[pool.index()];
-        pool.instruments.read(source, taken_at, gauges);
+        pool.instruments.read(source, taken_at.min(now), gauges);
         if let Sight::Seen { gauges, age } = pool.instruments.sight(now) {
             pool.window.read(&gauges, pool.instruments.stale_after.saturating_sub(age));
         }

@@ -1,10 +1,10 @@
 //! The adaptive window beside fixed ones and Gradient2: throughput, the engine's queue and evenness, in one table.
 //!
 //! One configuration (`adapt: auto`, no caps) on every workload, and once more where answers come in one piece and the
-//! engine's gauges are read. The workloads and the trace stand beside the project,
-//! so these tests say loudly that they were skipped where they are not there. By default the paper's engine and the
-//! windows that are compared with; with `TALLYGATE_FULL=1` also half and twice the memory, an engine that looks at its
-//! queue at every step, each with the best fixed window that can be found in hindsight, and three more seeds. `docs/window.md` quotes what is printed.
+//! engine's gauges are read. The workloads and the trace stand beside the project, so these tests say loudly that they
+//! were skipped where they are not there. By default the paper's engine and the windows that are compared with; with
+//! `TALLYGATE_FULL=1` also half and twice the memory, an engine that looks at its queue at every step, each with the
+//! best fixed window that can be found in hindsight, and three more seeds. `docs/window.md` quotes what is printed.
 
 use std::path::Path;
 

@@ -21,19 +21,19 @@
 //! ```
 //!
 //! where n is what is in flight and times are in nanoseconds, tokens in millionths, room in thousandths of a request.
-//! Answers that come in one piece never show a beginning. For them b is
-//! the share of requests that the engine's gauges say wait in its queue unseen ([`reading`](super::reading)), against a
-//! twentieth and half a request, and what they say it ran of them, and a twentieth, counts as begun: were it not for that,
-//! an engine in which every request waits a twentieth of its time, however few there are, would be left empty. A reading
-//! by which requests were pushed out of its memory sets K to what has begun but for one of them, which is then the least
-//! it is for S, and a to 1/40 for 16 S. Where the gauges say nothing b is the part of an answer's time that its lengths do
-//! not explain ([`unexplained`](super::unexplained)), against an eighth. Until b was first too much K grows by what
-//! completes, as TCP's slow start does. *At start* K is a thousand tokens and at least half as much again as has begun.
-//! *Blind*, with nothing begun or completed for two S, both caps hold. *Bound:* a step moves K by at most its half, but for
+//! Answers that come in one piece never show a beginning. For them b is the share of requests that the engine's gauges
+//! say wait in its queue unseen ([`reading`](super::reading)), against a twentieth and half a request, and what they
+//! say it ran of them, and a twentieth, counts as begun: were it not for that, an engine in which every request waits a
+//! twentieth of its time, however few there are, would be left empty. A reading by which requests were pushed out of
+//! its memory sets K to what has begun but for one of them, which is then the least it is for S, and a to 1/40 for 16
+//! S. Where the gauges say nothing b is the part of an answer's time that its lengths do not explain
+//! ([`unexplained`](super::unexplained)), against an eighth. Until b was first too much K grows by what completes, as
+//! TCP's slow start does. *At start* K is a thousand tokens and at least half as much again as has begun. *Blind*, with
+//! nothing begun or completed for two S, both caps hold. *Bound:* a step moves K by at most its half, but for
 //! preemptions; what never begins stops counting ([`silence`](super::silence)), so nobody's stalled requests close the
-//! window, and K grows only where it held a request back, so nobody opens it beyond what was dispatched. *Never* below one
-//! request, nor above the policy's caps; failed and aborted answers teach nothing; no floating point, so equal inputs give
-//! equal windows everywhere.
+//! window, and K grows only where it held a request back, so nobody opens it beyond what was dispatched. *Never* below
+//! one request, nor above the policy's caps; failed and aborted answers teach nothing; no floating point, so equal
+//! inputs give equal windows everywhere.
 
 use crate::units::{EngineGauges, Instant, Span, TicketId, Tokens};
 
