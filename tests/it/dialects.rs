@@ -48,6 +48,7 @@ impl Case {
         assert_eq!(observer.usage(), usage, "{context}");
         let end = match observer.end() {
             StreamEnd::Open => "open",
+            StreamEnd::Whole => "whole",
             StreamEnd::Final => "final",
             StreamEnd::Failed => "failed",
         };

@@ -29,7 +29,9 @@ const OPAQUE_BYTES_PER_TOKEN: u64 = 4;
 pub enum StreamEnd {
     /// Not to its end.
     Open,
-    /// To its final event: the whole answer was produced.
+    /// The whole answer was produced and its usage told; the event that ends the stream is still to come.
+    Whole,
+    /// To its final event, which nothing follows.
     Final,
     /// The upstream reported an error inside the stream.
     Failed,
@@ -249,9 +251,10 @@ impl Tally {
         self.told = Some(output);
     }
 
-    /// The first end stands: an error after the final event changes nothing, nor does `[DONE]` after an error.
+    /// The first end stands: an error after the final event changes nothing, nor does `[DONE]` after an error. But what
+    /// was whole comes to its final event.
     pub(super) fn end_as(&mut self, end: StreamEnd) {
-        if self.end == StreamEnd::Open {
+        if self.end == StreamEnd::Open || (self.end, end) == (StreamEnd::Whole, StreamEnd::Final) {
             self.end = end;
         }
     }

@@ -68,7 +68,7 @@ impl Meter {
 
     /// Settles for how it ended: by itself, or before that.
     pub(in crate::wire) fn settle_as_closed(&mut self) {
-        let outcome = match (self.closed, self.watch.is_final()) {
+        let outcome = match (self.closed, self.watch.is_whole()) {
             (true, _) => self.watch.outcome(),
             (false, true) => Outcome::ClosedAfterFinal,
             (false, false) => Outcome::ClientAborted,
@@ -125,6 +125,11 @@ impl Meter {
     }
 
     /// Whether the whole answer was produced although its body has not ended.
+    pub(in crate::wire) fn is_whole(&self) -> bool {
+        self.watch.is_whole()
+    }
+
+    /// Whether its final event has come, so that the client lacks nothing any more.
     pub(in crate::wire) fn is_final(&self) -> bool {
         self.watch.is_final()
     }
@@ -148,7 +153,7 @@ impl Meter {
 
 impl Drop for Meter {
     fn drop(&mut self) {
-        let outcome = if self.watch.is_final() { Outcome::ClosedAfterFinal } else { Outcome::ClientAborted };
+        let outcome = if self.watch.is_whole() { Outcome::ClosedAfterFinal } else { Outcome::ClientAborted };
         self.settle(outcome);
     }
 }

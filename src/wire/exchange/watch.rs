@@ -143,6 +143,11 @@ impl Watch {
     }
 
     /// Whether the whole answer was produced although its body has not ended.
+    pub(super) fn is_whole(&self) -> bool {
+        matches!(self, Self::Stream(observer) if matches!(observer.end(), StreamEnd::Whole | StreamEnd::Final))
+    }
+
+    /// Whether its final event has come, so that the client lacks nothing any more.
     pub(super) fn is_final(&self) -> bool {
         matches!(self, Self::Stream(observer) if observer.end() == StreamEnd::Final)
     }
@@ -195,7 +200,7 @@ impl Watch {
     /// How a body that ended by itself ended.
     pub(super) fn outcome(&self) -> Outcome {
         match self {
-            Self::Stream(observer) if observer.end() != StreamEnd::Final => Outcome::UpstreamFailed,
+            Self::Stream(_) if !self.is_whole() => Outcome::UpstreamFailed,
             Self::Failed(_) | Self::Told { stage: Stage::Failed, .. } => Outcome::UpstreamFailed,
             Self::Stream(_) | Self::Whole(_) | Self::Told { .. } | Self::Unreadable => Outcome::Completed,
         }

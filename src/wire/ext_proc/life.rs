@@ -344,7 +344,7 @@ impl Life {
                 shown = [shown, rest].concat().into();
             }
             charge
-        } else if meter.is_final() {
+        } else if meter.is_whole() {
             // The slot is free, however long the upstream lingers.
             meter.settle(Outcome::Completed)
         } else {
@@ -388,7 +388,7 @@ impl Life {
                 return self.refuse(&Refused::UpstreamSilent { within: self.settings.begin_within });
             }
             // Nothing is missing any more and nothing is left to hide: what still comes Envoy may pass on by itself.
-            Stage::Answering(meter) if meter.is_final() => return Step::Over,
+            Stage::Answering(meter) if meter.is_whole() => return Step::Over,
             Stage::Answering(mut meter) => {
                 meter.settle(Outcome::TimedOut);
             }

@@ -5,8 +5,9 @@
 //!
 //! A broken upstream breaks the client's connection too: a part must not be taken for the whole. So does a stream whose
 //! only end is that its connection closes, unless its final event came before: whether it was whole nobody else can
-//! tell. After the final event nothing is missing any more; what the upstream does to its connection then, or leaves
-//! undone for longer than [`LINGER`], ends the client's answer in good order.
+//! tell. Once the whole answer was produced nothing of it is missing any more, and its slot is free; what the upstream
+//! does to its connection then ends the client's answer in good order, and so does what it leaves undone: for longer than
+//! [`LINGER`] after its final event, and for as long as any stream may be silent before it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -45,6 +46,9 @@ pub(super) struct Observed {
     meter: Meter,
     idle_most: Span,
     idle: Pin<Box<Sleep>>,
+    /// Whether the upstream was asked and has not said anything since. Only then does its silence count: a client that is
+    /// slow to read asks nothing.
+    asked: bool,
     stage: Stage,
 }
 
@@ -65,7 +69,7 @@ impl Observed {
     /// An answer that is metered.
     pub(super) fn metered(upstream: super::Body, framing: Framing, meter: Meter, idle_most: Span) -> Self {
         let idle = Box::pin(sleep(idle_most.to_std()));
-        let mut this = Self { upstream, framing, meter, idle_most, idle, stage: Stage::Open };
+        let mut this = Self { upstream, framing, meter, idle_most, idle, asked: false, stage: Stage::Open };
         if this.upstream.is_end_stream() {
             // Nobody polls a body that is empty, and nothing is held back of one.
             let _nothing = this.end();
@@ -101,8 +105,11 @@ impl Observed {
         Poll::Ready(Some(Ok(Frame::data(rest))))
     }
 
-    /// Waits anew for the upstream to say something.
+    /// From now on the upstream's silence counts, unless it does already.
     fn wait_on(&mut self) {
+        if std::mem::replace(&mut self.asked, true) {
+            return;
+        }
         let idle_most = self.idle_most.to_std();
         let most = if self.meter.is_final() { idle_most.min(LINGER) } else { idle_most };
         self.idle.as_mut().reset(Instant::now() + most);
@@ -127,20 +134,22 @@ impl Body for Observed {
             Stage::Trailers(trailers) => return Poll::Ready(Some(Ok(Frame::trailers(trailers)))),
             Stage::Ended => return Poll::Ready(None),
         }
-        if this.meter.is_final() {
-            // The final event was taken off our hands. The slot is free, however long the upstream lingers.
+        if this.meter.is_whole() {
+            // It was taken off our hands. The slot is free, however long the upstream lingers.
             this.meter.settle(Outcome::Completed);
         }
         loop {
             let polled = Pin::new(&mut this.upstream).poll_frame(context);
             if polled.is_pending() {
+                this.wait_on();
                 ready!(this.idle.as_mut().poll(context));
-                if this.meter.is_final() {
+                if this.meter.is_whole() {
                     return this.end_in_good_order();
                 }
                 let what = format!("the upstream said nothing for {}", this.idle_most);
                 return this.break_off(Outcome::TimedOut, what.into());
             }
+            this.asked = false;
             match ready!(polled) {
                 Some(Ok(frame)) => {
                     let data = match frame.into_data() {
@@ -151,7 +160,6 @@ impl Body for Observed {
                         },
                     };
                     let mut shown = this.meter.pass(data);
-                    this.wait_on();
                     // hyper stops asking once it has as many bytes as the headers promised.
                     if this.upstream.is_end_stream() {
                         let rest = this.end();
@@ -161,7 +169,7 @@ impl Body for Observed {
                         return Poll::Ready(Some(Ok(Frame::data(shown))));
                     }
                 }
-                Some(Err(_)) if this.meter.is_final() => return this.end_in_good_order(),
+                Some(Err(_)) if this.meter.is_whole() => return this.end_in_good_order(),
                 Some(Err(error)) => return this.break_off(Outcome::UpstreamFailed, error),
                 None => {
                     let ending = this.end_in_good_order();

@@ -1,6 +1,7 @@
 use std::convert::Infallible;
 use std::future::{pending, poll_fn};
 use std::task::Poll;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response};
@@ -199,4 +200,72 @@ async fn an_answer_that_is_left_costs_what_was_produced_of_it() {
     assert!(body.frame().await.is_some(), "one frame");
     drop(body);
     assert_eq!(ended(&gate).await, ("70.0".into(), "client_aborted".into()));
+}
+
+/// The parts of a stream, each so long after it was asked for.
+struct Slowly {
+    parts: std::vec::IntoIter<(u64, &'static str)>,
+    next: Option<(std::pin::Pin<Box<tokio::time::Sleep>>, &'static str)>,
+}
+
+impl futures_core::Stream for Slowly {
+    type Item = Result<Frame<Bytes>, Infallible>;
+
+    fn poll_next(mut self: std::pin::Pin<&mut Self>, context: &mut std::task::Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.next.is_none() {
+            let Some((secs, part)) = self.parts.next() else { return Poll::Ready(None) };
+            self.next = Some((Box::pin(tokio::time::sleep(Duration::from_secs(secs))), part));
+        }
+        let Some((sleep, part)) = &mut self.next else { unreachable!("it was just set") };
+        std::task::ready!(sleep.as_mut().poll(context));
+        let part = *part;
+        self.next = None;
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(part.as_bytes())))))
+    }
+}
+
+const STREAMED: &str =
+    r#"{"model": "m", "stream": true, "max_tokens": 50, "messages": [{"role": "user", "content": "Hello"}]}"#;
+const WORDS: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"one two\"}}]}\n\n";
+const USAGE: &str = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":10,\"completion_tokens\":4}}\n\n";
+const DONE: &str = "data: [DONE]\n\n";
+
+/// The body of a stream whose parts come so slowly.
+async fn slowly(gate: &Gate, parts: Vec<(u64, &'static str)>) -> Body {
+    let service = service_fn(move |_request: Request<Body>| {
+        let body = StreamBody::new(Slowly { parts: parts.clone().into_iter(), next: None });
+        std::future::ready(Ok::<_, Infallible>(
+            Response::builder().header("content-type", "text/event-stream").body(body).expect("an answer"),
+        ))
+    });
+    let request = Request::post("/v1/chat/completions").body(Full::<Bytes>::from(STREAMED)).expect("a request");
+    AdmissionLayer::new(gate.clone()).layer(service).oneshot(request).await.expect("infallible").into_body()
+}
+
+async fn rest(body: Body) -> String {
+    let whole = body.collect().await.expect("it does not break").to_bytes();
+    String::from_utf8(whole.to_vec()).expect("text")
+}
+
+/// However long an upstream takes between what it used and its last event: a minute is no sign of its having stopped.
+#[tokio::test(start_paused = true)]
+async fn the_final_event_arrives_however_long_after_the_usage() {
+    for pause in [0, 2, 60] {
+        let gate = gate();
+        let body = slowly(&gate, vec![(0, WORDS), (0, USAGE), (pause, DONE)]).await;
+        assert_eq!(rest(body).await, format!("{WORDS}{DONE}"), "after {pause} s");
+        assert_eq!(ended(&gate).await, ("18.0".into(), "completed".into()));
+    }
+}
+
+/// A client that does not read asks nothing of the upstream, whose silence then is none.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_reads_late_does_not_make_the_upstream_late() {
+    let gate = gate();
+    let mut body = slowly(&gate, vec![(0, WORDS), (1, WORDS), (1, USAGE), (0, DONE)]).await;
+    let first = body.frame().await.expect("a frame").expect("it does not break").into_data().expect("data");
+    assert_eq!(first, WORDS);
+    tokio::time::sleep(Duration::from_secs(86_400)).await;
+    assert_eq!(rest(body).await, format!("{WORDS}{DONE}"));
+    assert_eq!(ended(&gate).await, ("18.0".into(), "completed".into()));
 }

@@ -53,7 +53,7 @@ pub(in super::super) fn observe(data: &str, tally: &mut Tally) -> Show {
     if let Some(usage) = reported.as_ref().and_then(read_usage) {
         tally.report(usage);
         if choices.is_empty() {
-            tally.end_as(StreamEnd::Final);
+            tally.end_as(StreamEnd::Whole);
         } else if is_believable(&usage) {
             tally.tell(usage.output());
         }
