@@ -73,6 +73,7 @@ pub mod app;
 pub mod cli;
 pub mod costing;
 pub mod demo;
+mod dial;
 pub mod engines;
 pub mod envoy_check;
 pub mod ledger;

@@ -102,14 +102,14 @@ impl Limits {
 
     fn demoted_from(&self, class: ClassIndex, now: Instant, request: &Request) -> Option<(Rule, ClassIndex)> {
         let rate = (0u16..).zip(&self.policy.limits).find_map(|(index, rate)| {
-            let Exceeded::Demote(to) = rate.exceeded else { return None };
+            let to = rate.exceeded.demotes_to()?;
             let owner = self.owner(&rate.scope, rate.per, Some(to), request, class)?;
             let buckets = &self.rates[usize::from(index)];
             (!buckets.allows(&owner, now, asked(rate.measure, request))).then_some((Rule::Limit(index), to))
         });
         rate.or_else(|| {
             (0u16..).zip(&self.policy.budgets).find_map(|(index, budget)| {
-                let Spent::Demote(to) = budget.spent else { return None };
+                let to = budget.spent.demotes_to()?;
                 let owner = self.owner(&budget.scope, budget.per, Some(to), request, class)?;
                 let accounts = &self.budgets[usize::from(index)];
                 (!accounts.allows(&owner, asked(budget.measure, request))).then_some((Rule::Budget(index), to))
@@ -149,10 +149,7 @@ impl Limits {
     /// Every rate that concerns a request, and whose use it counts as.
     fn rates_of<'a>(&'a self, request: &'a Request) -> impl Iterator<Item = (u16, Exceeded, Owner)> + 'a {
         (0u16..).zip(&self.policy.limits).filter_map(|(index, rate)| {
-            let to = match rate.exceeded {
-                Exceeded::Demote(to) => Some(to),
-                Exceeded::Refuse | Exceeded::Queue | Exceeded::Shadow => None,
-            };
+            let to = rate.exceeded.demotes_to();
             let owner = self.owner(&rate.scope, rate.per, to, request, request.subject.class)?;
             Some((index, rate.exceeded, owner))
         })
@@ -161,10 +158,7 @@ impl Limits {
     /// Every budget that concerns a request, and whose use it counts as.
     fn budgets_of<'a>(&'a self, request: &'a Request) -> impl Iterator<Item = (u16, Spent, Owner)> + 'a {
         (0u16..).zip(&self.policy.budgets).filter_map(|(index, budget)| {
-            let to = match budget.spent {
-                Spent::Demote(to) => Some(to),
-                Spent::Refuse | Spent::Shadow => None,
-            };
+            let to = budget.spent.demotes_to();
             let owner = self.owner(&budget.scope, budget.per, to, request, request.subject.class)?;
             Some((index, budget.spent, owner))
         })

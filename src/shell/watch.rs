@@ -13,14 +13,11 @@ use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use http::header::ACCEPT;
 use http::{Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::admission::{Input, Source};
+use crate::dial::{Dialer, Keep, root};
 use crate::engines::{Page, Unread, read_header, read_page};
 use crate::policy::Policy;
 use crate::policy::model::{EngineWatch, Orca};
@@ -119,25 +116,13 @@ enum Fault {
 
 /// A client that can be shown to every page.
 #[derive(Clone, Debug)]
-enum Reader {
-    Plain(Client<HttpConnector, Empty<Bytes>>),
-    Secure(Client<HttpsConnector<HttpConnector>, Empty<Bytes>>),
-}
+struct Reader(Dialer<Empty<Bytes>>);
 
 impl Reader {
     fn new(secure: bool) -> Result<Self, String> {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        let mut client = Client::builder(TokioExecutor::new());
-        client.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE_MOST);
-        if !secure {
-            return Ok(Self::Plain(client.build(connector)));
-        }
-        connector.enforce_http(false);
-        let trust = HttpsConnectorBuilder::new()
-            .with_native_roots()
-            .map_err(|error| format!("https pages of metrics need the system's certificates: {error}"))?;
-        Ok(Self::Secure(client.build(trust.https_or_http().enable_http1().wrap_connector(connector))))
+        let keep = Keep { connect_within: None, idle_most: IDLE_MOST };
+        let dialer = Dialer::new(secure, keep);
+        dialer.map(Self).map_err(|error| format!("https pages of metrics need the system's certificates: {error}"))
     }
 
     async fn read(&self, page: &Uri, within: Span) -> Result<Page, Fault> {
@@ -148,11 +133,8 @@ impl Reader {
         let mut request = Request::new(Empty::new());
         *request.uri_mut() = page.clone();
         request.headers_mut().insert(ACCEPT, http::HeaderValue::from_static("text/plain;version=0.0.4"));
-        let answer = match self {
-            Self::Plain(client) => client.request(request).await,
-            Self::Secure(client) => client.request(request).await,
-        };
-        let answer = answer.map_err(|error| Fault::Unreachable(innermost(&error).to_string()))?;
+        let answered = self.0.send(request).await;
+        let answer = answered.map_err(|error| Fault::Unreachable(root(&error).to_string()))?;
         if !answer.status().is_success() {
             return Err(Fault::Status(answer.status()));
         }
@@ -163,15 +145,6 @@ impl Reader {
         let text = std::str::from_utf8(&body).map_err(|_| Fault::NotText)?;
         Ok(read_page(text)?)
     }
-}
-
-/// The cause that says something.
-fn innermost<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a dyn std::error::Error {
-    let mut innermost = error;
-    while let Some(cause) = innermost.source() {
-        innermost = cause;
-    }
-    innermost
 }
 
 /// One page of one pool, read over and over.

@@ -123,6 +123,17 @@ pub enum Exceeded {
     Shadow,
 }
 
+impl Exceeded {
+    /// The class a request beyond it competes in instead of its own.
+    #[must_use]
+    pub fn demotes_to(self) -> Option<ClassIndex> {
+        match self {
+            Self::Demote(class) => Some(class),
+            Self::Refuse | Self::Queue | Self::Shadow => None,
+        }
+    }
+}
+
 /// A budget: so much in a period of the calendar, or in a life.
 #[derive(Clone, Debug)]
 pub struct Budget {
@@ -153,6 +164,17 @@ pub enum Spent {
     Demote(ClassIndex),
     /// It is let through, counted, and noted.
     Shadow,
+}
+
+impl Spent {
+    /// The class a request that it no longer covers competes in instead of its own.
+    #[must_use]
+    pub fn demotes_to(self) -> Option<ClassIndex> {
+        match self {
+            Self::Demote(class) => Some(class),
+            Self::Refuse | Self::Shadow => None,
+        }
+    }
 }
 
 /// For how long a budget is.

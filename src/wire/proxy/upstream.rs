@@ -5,11 +5,9 @@ use std::time::Duration;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Request, Response, Uri};
 use hyper::body::Incoming;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::{HttpConnector, capture_connection};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::client::legacy::connect::capture_connection;
 
+use crate::dial::{Dialer, Keep, root};
 use crate::policy::Policy;
 use crate::units::PoolIndex;
 
@@ -28,49 +26,30 @@ pub struct Upstream {
     pools: Vec<Uri>,
 }
 
-/// Plain where no pool asks for https, so that a host without certificates can still serve.
 #[derive(Clone, Debug)]
+#[cfg_attr(test, expect(clippy::large_enum_variant, reason = "one for each gateway, and the small one is for tests"))]
 enum Connections {
-    Plain(Client<HttpConnector, Body>),
-    Secure(Client<HttpsConnector<HttpConnector>, Body>),
+    Dialed(Dialer<Body>),
     /// Dials nobody: the tests' own upstream, in memory.
     #[cfg(test)]
     Memory(super::lives::Dial),
 }
 
 impl Connections {
-    fn new(secure: bool) -> Result<Self, String> {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(CONNECT_WITHIN));
-        let mut client = Client::builder(TokioExecutor::new());
-        client.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE_MOST);
-        if !secure {
-            return Ok(Self::Plain(client.build(connector)));
-        }
-        connector.enforce_http(false);
-        let trust = HttpsConnectorBuilder::new()
-            .with_native_roots()
-            .map_err(|error| format!("https upstreams need the system's certificates: {error}"))?;
-        Ok(Self::Secure(client.build(trust.https_or_http().enable_http1().wrap_connector(connector))))
-    }
-
     async fn send(&self, mut request: Request<Body>) -> Result<Response<Incoming>, UpstreamError> {
-        let answered = match self {
-            Self::Plain(client) => {
-                let connection = capture_connection(&mut request);
-                let answered = client.request(request).await;
-                if answered.as_ref().is_ok_and(|answer| is_stream(answer.headers()))
-                    && let Some(connection) = connection.connection_metadata().as_ref()
-                {
-                    connection.poison();
-                }
-                answered
-            }
-            Self::Secure(client) => client.request(request).await,
+        let dialer = match self {
+            Self::Dialed(dialer) => dialer,
             #[cfg(test)]
             Self::Memory(dial) => return dial.send(request).await,
         };
+        let connection = capture_connection(&mut request);
+        let answered = dialer.send(request).await;
+        if matches!(dialer, Dialer::Plain(_))
+            && answered.as_ref().is_ok_and(|answer| is_stream(answer.headers()))
+            && let Some(connection) = connection.connection_metadata().as_ref()
+        {
+            connection.poison();
+        }
         answered.map_err(|error| {
             let what = if error.is_connect() { "cannot be reached" } else { "broke the connection before it answered" };
             UpstreamError::Unreachable(format!("the upstream {what}: {}", root(&error)))
@@ -110,7 +89,10 @@ impl Upstream {
         });
         let pools: Vec<Uri> = pools.collect::<Result<_, _>>()?;
         let secure = pools.iter().any(|uri| uri.scheme_str() == Some("https"));
-        Ok(Self { connections: Connections::new(secure)?, pools })
+        let keep = Keep { connect_within: Some(CONNECT_WITHIN), idle_most: IDLE_MOST };
+        let dialer = Dialer::new(secure, keep)
+            .map_err(|error| format!("https upstreams need the system's certificates: {error}"))?;
+        Ok(Self { connections: Connections::Dialed(dialer), pools })
     }
 
     /// Each pool's upstream, in the policy's order.
@@ -138,15 +120,6 @@ impl Upstream {
         let pools = policy.pools.iter().map(|_| Uri::from_static("http://upstream")).collect();
         Self { connections: Connections::Memory(dial), pools }
     }
-}
-
-/// The innermost cause, which is the one that says something.
-fn root<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a dyn std::error::Error {
-    let mut innermost = error;
-    while let Some(cause) = innermost.source() {
-        innermost = cause;
-    }
-    innermost
 }
 
 fn check(uri: &Uri) -> Result<(), String> {

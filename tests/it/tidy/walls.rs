@@ -7,19 +7,20 @@ use super::Finding;
 use super::source::File;
 
 /// What each room may import besides itself. `*` means everything.
-const MAY_IMPORT: [(&str, &[&str]); 18] = [
+const MAY_IMPORT: [(&str, &[&str]); 19] = [
     ("units", &[]),
     ("yaml", &[]),
     ("policy", &["units", "yaml"]),
     ("ledger", &["units"]),
     ("admission", &["units", "policy", "ledger"]),
     ("costing", &["units", "policy"]),
+    ("dial", &[]),
     ("engines", &["units"]),
     ("envoy_check", &["units", "yaml"]),
     ("store", &["units", "ledger"]),
     ("sim", &["units", "yaml", "policy", "admission", "ledger", "costing"]),
     ("observe", &["units", "policy", "admission", "ledger"]),
-    ("shell", &["units", "policy", "admission", "ledger", "costing", "engines", "observe"]),
+    ("shell", &["units", "policy", "admission", "ledger", "costing", "dial", "engines", "observe"]),
     (
         "wire",
         &[
@@ -28,6 +29,7 @@ const MAY_IMPORT: [(&str, &[&str]); 18] = [
             "admission",
             "ledger",
             "costing",
+            "dial",
             "engines",
             "envoy_check",
             "observe",
