@@ -265,8 +265,9 @@ def window_keeps_the_queue_short(engine):
 
 
 class Steady(NamedTuple):
-    """How an engine fared under steady load: requests waiting there, their part of all that were there, output a second,
-    and requests pushed out of its memory."""
+    """How an engine fared under steady load: requests that ran and that waited there on average, the part of all that
+    were there which waited, output a second, and requests pushed out of its memory."""
+    running: float
     waiting: float
     part: float
     rate: float
@@ -274,8 +275,7 @@ class Steady(NamedTuple):
 
 
 def steadily(engine, port, seconds, streamed=True, clients=24, tokens=lambda number: 40 + 10 * (number % 5)):
-    """Clients that ask again as soon as they are answered: how many waited at the engine, which part of all that were
-    there, how much output a second it made and how often it preempted, over the latter half."""
+    """Clients that ask again as soon as they are answered: what came of it over the latter half."""
     def asks(tenant, text, most):
         return stream(port, chat(tenant, text, most, stream=True)) if streamed else ask(port, chat(tenant, text, most))
 
@@ -308,7 +308,7 @@ def steadily(engine, port, seconds, streamed=True, clients=24, tokens=lambda num
         thread.join()
     if failures:
         raise Broken(f"{len(failures)} failed, the first: {failures[0]}")
-    return Steady(waiting / samples, waiting / max(there, 1), rate, pushed_out)
+    return Steady((there - waiting) / samples, waiting / samples, waiting / max(there, 1), rate, pushed_out)
 
 
 def window_finds_itself(start):
@@ -317,18 +317,20 @@ def window_finds_itself(start):
         # Warm, and what the engine can do behind a window that only keeps its slots busy: the gateway takes its part of
         # the two cores in both.
         clients = 3 * MANY_SLOTS
-        load = {"streamed": streamed, "clients": clients}
+        # Seconds long, as answers are: beside one of a quarter of a second the way to the engine counts.
+        load = {"streamed": streamed, "clients": clients, "tokens": lambda number: 300 + 50 * (number % 5)}
         alone = steadily(engine, engine.port, 20, **load)
         with gateway(PROGRAM, engine.port, OUT, name="full", window=f"{{requests: {clients}}}") as ours:
             full = steadily(engine, ours.proxy, 20, **load)
         with gateway(PROGRAM, engine.port, OUT, name="adapts", window="{adapt: auto}", watch=watch) as ours:
             behind = steadily(engine, ours.proxy, 60, **load)
         says = f"{behind.waiting:.2f} wait there behind it, {behind.part:.1%} of what is there, {alone.waiting:.1f} " \
-               f"without; {behind.rate / full.rate:.0%} of the output of a full engine"
+               f"without; {behind.running:.1f} of {MANY_SLOTS} slots busy, full {full.running:.1f}; " \
+               f"{behind.rate / full.rate:.0%} of the output"
         if alone.waiting < MANY_SLOTS:
             raise Broken(f"too little waits without a window, so this shows nothing: {says}")
-        # The engine's own rate moves by a fifth from one run to the next on two shared cores.
-        if behind.part > most_part or behind.rate < 0.75 * full.rate:
+        # Not by its output, which moves by a third from one run to the next on two shared cores.
+        if behind.part > most_part or behind.running < 0.75 * full.running:
             raise Broken(says)
         return says
 
