@@ -274,7 +274,7 @@ class Steady(NamedTuple):
     preempted: float
 
 
-def steadily(engine, port, seconds, streamed=True, clients=24, tokens=lambda number: 40 + 10 * (number % 5)):
+def steadily(engine, port, seconds, streamed=True, *, clients, tokens):
     """Clients that ask again as soon as they are answered: what came of it over the latter half."""
     def asks(tenant, text, most):
         return stream(port, chat(tenant, text, most, stream=True)) if streamed else ask(port, chat(tenant, text, most))
@@ -311,7 +311,7 @@ def steadily(engine, port, seconds, streamed=True, clients=24, tokens=lambda num
     return Steady((there - waiting) / samples, waiting / samples, waiting / max(there, 1), rate, pushed_out)
 
 
-def window_finds_itself(start):
+def window_finds_itself(start, log):
     """With one configuration, streamed and not."""
     def found(engine, streamed, watch, most_part):
         # Warm, and what the engine can do behind a window that only keeps its slots busy: the gateway takes its part of
@@ -335,7 +335,7 @@ def window_finds_itself(start):
         return says
 
     def both():
-        with start(slots=MANY_SLOTS) as engine:
+        with start(log, slots=MANY_SLOTS) as engine:
             name = f"{engine.name}: a window that finds itself keeps its queue short and its slots busy"
             check(name)(lambda: found(engine, True, None, 0.1))
             check(f"{name}, by its gauges where nothing is streamed")(lambda: found(engine, False, engine.port, 0.15))
@@ -453,9 +453,9 @@ def routers(engine):
 def main():
     OUT.mkdir(parents=True, exist_ok=True)
     check("llama.cpp starts")(lambda: engine_checks(llama))
-    check("llama.cpp starts with more slots")(window_finds_itself(llama))
+    check("llama.cpp starts with more slots")(window_finds_itself(llama, "llama-server-many"))
     check("vLLM starts")(lambda: engine_checks(vllm, then=routers))
-    check("vLLM starts with more slots")(window_finds_itself(vllm))
+    check("vLLM starts with more slots")(window_finds_itself(vllm, "vllm-many"))
     preemptions()
     preemptions_are_heeded()
     print(f"{len(PASSED)} passed, {len(FAILED)} failed")
