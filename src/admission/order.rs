@@ -366,7 +366,7 @@ impl Question<'_> {
     }
 
     pub(super) fn takes_at_once(&self) -> bool {
-        self.pool.takes_at_once(self.request, self.own())
+        self.pool.takes_at_once(self.request, self.deadline, self.own())
     }
 
     pub(super) fn load(&self) -> Load {

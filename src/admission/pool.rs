@@ -60,6 +60,16 @@ pub struct Turn {
     pub probes: bool,
 }
 
+/// Where a newcomer would stand among what its own tenant has queued.
+struct AmongItsOwn {
+    /// The number of its session's head, with it there.
+    head: u64,
+    /// Its session among the sessions of its tenant; nothing where the tenant is not known.
+    among_sessions: Option<Standing>,
+    /// Whether it would be what its tenant sends next, and may go.
+    leads: bool,
+}
+
 /// One pool of serving capacity.
 #[derive(Debug)]
 pub(super) struct Pool {
@@ -130,27 +140,12 @@ impl Pool {
     /// Where a newcomer of this cost and deadline would stand, its arrival number being greater than any. That
     /// somebody is displaced for it is not taken into account.
     pub(super) fn turn(&self, request: &Request, deadline: Instant, cost: VirtualTokens, own: Own<'_>) -> Turn {
-        let Subject { class, tenant: name, session: session_name, .. } = &request.subject;
+        let Subject { class, tenant: name, .. } = &request.subject;
         let node = &self.tree.classes[class.index()];
         let tenant = self.tree.find_tenant(*class, name);
-        let session = tenant.and_then(|tenant| self.tree.find_session(tenant, session_name.as_ref()));
-        let newcomer: QueueKey = (deadline, u64::MAX, Slot::MAX);
-        let first = match session {
-            Some(session) => self.tree.sessions[session].next_with(request.agent, newcomer),
-            None => own.room(name, session_name.as_ref()).admits(request.agent).then_some(newcomer),
-        };
-        let head = first.map_or(u64::MAX, |(_, number, _)| number);
-        let among_sessions = tenant.map(|tenant| {
-            let member = session.map(|session| &self.tree.sessions[session].member);
-            let name = session_name.as_ref().map_or("", SessionId::as_str);
-            self.tree.tenants[tenant].contest.standing(member, name, head)
-        });
+        let AmongItsOwn { head, among_sessions, leads: leads_tenant } = self.among_its_own(request, deadline, own);
         let among_tenants =
             node.contest.standing(tenant.map(|key| &self.tree.tenants[key].member), name.as_str(), head);
-        let leads_tenant = first == Some(newcomer)
-            && among_sessions.is_none_or(|standing| standing.first)
-            && !own.holds(request)
-            && !self.breaker.bars(name);
         let leads_class = leads_tenant && among_tenants.first;
         let at_ceiling = !self.is_below_ceiling(*class, request.expected.total());
         let next = self.next_of(|other| {
@@ -172,6 +167,29 @@ impl Pool {
             at_ceiling,
             probes: leads_tenant && !at_ceiling && self.cheapest_but(tenant).is_none_or(|(least, _)| cost < least),
         }
+    }
+
+    /// Where a newcomer would stand among what its own tenant has queued.
+    fn among_its_own(&self, request: &Request, deadline: Instant, own: Own<'_>) -> AmongItsOwn {
+        let Subject { class, tenant: name, session: session_name, .. } = &request.subject;
+        let tenant = self.tree.find_tenant(*class, name);
+        let session = tenant.and_then(|tenant| self.tree.find_session(tenant, session_name.as_ref()));
+        let newcomer: QueueKey = (deadline, u64::MAX, Slot::MAX);
+        let first = match session {
+            Some(session) => self.tree.sessions[session].next_with(request.agent, newcomer),
+            None => own.room(name, session_name.as_ref()).admits(request.agent).then_some(newcomer),
+        };
+        let head = first.map_or(u64::MAX, |(_, number, _)| number);
+        let among_sessions = tenant.map(|tenant| {
+            let member = session.map(|session| &self.tree.sessions[session].member);
+            let name = session_name.as_ref().map_or("", SessionId::as_str);
+            self.tree.tenants[tenant].contest.standing(member, name, head)
+        });
+        let leads = first == Some(newcomer)
+            && among_sessions.is_none_or(|standing| standing.first)
+            && !own.holds(request)
+            && !self.breaker.bars(name);
+        AmongItsOwn { head, among_sessions, leads }
     }
 
     /// The request that goes next, if the breaker lets any go: the head, or a probe.
@@ -204,15 +222,16 @@ impl Pool {
         self.upcoming().filter(|slot| self.window.fits(self.tree.waiting[*slot].request.expected.total()))
     }
 
-    /// Whether a newcomer would be dispatched the moment it is queued, nobody being ahead of it.
-    pub(super) fn takes_at_once(&self, request: &Request, own: Own<'_>) -> bool {
+    /// Whether a newcomer would be dispatched the moment it is queued, nobody being ahead of it: no other tenant, and
+    /// nothing of its own either, which may wait for a limit and compete with nobody.
+    pub(super) fn takes_at_once(&self, request: &Request, deadline: Instant, own: Own<'_>) -> bool {
         self.slots == Slots::Window
             && self.window.fits(request.expected.total())
             && self.breaker.found(&request.subject.tenant).passage != Passage::Shut
-            && !own.holds(request)
             && self.is_below_ceiling(request.subject.class, request.expected.total())
             && self.tree.classes[request.subject.class.index()].contest.first().is_none()
             && self.classes().all(|class| self.head_of(class).is_none())
+            && self.among_its_own(request, deadline, own).leads
     }
 
     fn classes(&self) -> impl Iterator<Item = ClassIndex> {

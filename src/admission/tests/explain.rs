@@ -31,6 +31,9 @@ fn agrees(explained: &Explanation, policy: &Policy, did: &[Event], request: Requ
             .count(),
     );
     let displaces = explained.queue.found.displaces;
+    if refused.is_none() {
+        prop_assert!(dispatched || !explained.queue.found.at_once, "what goes at once waits for nobody");
+    }
     match explained.prospect() {
         // Among those who expire at once, what was ahead is told without the newcomer itself.
         Prospect::Refused(Objection { reason, wait }) => {

@@ -8,10 +8,11 @@ use proptest::prelude::*;
 use super::audit::cases;
 use super::world::{Ask, World, at, class, of, policy};
 use crate::admission::{
-    DebitNumber, Event, Input, Keeping, Options, Outcome, Owner, Prospect, Reason, Reported, Restored, Retry, Rule,
+    DebitNumber, Event, Input, Keeping, Level, Options, Outcome, Owner, Prospect, Reason, Reported, Restored, Retry,
+    Rule,
 };
 use crate::policy::Policy;
-use crate::policy::model::{Budget, Exceeded, Per, Period, Rate, Scope, Spent, Window};
+use crate::policy::model::{Budget, Exceeded, Per, Period, QueueCap, Rate, Scope, Spent, Window};
 use crate::units::{
     Amount, Calendar, ClassIndex, Instant, Limit, Measure, PoolIndex, RequestId, Share, Span, TenantId, Tokens,
     UnixTime, Usage,
@@ -409,6 +410,26 @@ fn a_rule_whose_requests_wait_lets_them_go_when_it_allows_and_holds_nobody_else_
     world.tick(5.0);
     assert!(world.ticket(small).is_some());
     assert_eq!(world.engine.next_wakeup(), None);
+}
+
+#[test]
+fn what_stands_behind_one_that_waits_for_its_rate_takes_places_in_the_queue() {
+    let waits = Rate { exceeded: Exceeded::Queue, ..rate(Per::Tenant, Measure::Tokens, 100, 1, 400) };
+    let mut policy = limited(vec![waits]);
+    policy.pools[0].queue.tenant = QueueCap { requests: Limit::AtMost(3), ..QueueCap::default() };
+    let mut world = World::new(policy);
+    let ask = |output| Ask { input: 1, output, ..of("a") };
+    let first = world.ask(&ask(299));
+    let large = world.ask(&ask(349));
+    assert!(world.ticket(first).is_some() && world.waits(large));
+    // The rate alone would let each of them go: two tokens, and a hundred are left.
+    let behind: Vec<_> = (0..10).map(|_| world.ask(&ask(1))).collect();
+    let waiting = behind.iter().filter(|request| world.waits(**request)).count();
+    assert_eq!(waiting, 2, "three places, and the first is taken");
+    let full = |request| matches!(refused(&world, request), Some(Reason::QueueFull { level: Level::Tenant, .. }));
+    assert!(behind[2..].iter().all(|request| full(*request)));
+    world.tick(2.5);
+    assert!(world.ticket(large).is_some());
 }
 
 #[test]
