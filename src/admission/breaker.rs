@@ -25,8 +25,9 @@
 //! [`UNSAID_PAUSE`], and the whole pool when it is said to a second tenant meanwhile. Who waits keeps waiting, and
 //! afterwards half of what was in flight may be, and more with each success.
 //!
-//! *Bound:* `MOST_SEEN` requests are looked back on, and [`MOST_ALONE`] tenants are held back by themselves; one more
-//! trips the pool. No upstream's word counts for longer than [`LONGEST_WORD`]. *At start* everything is let through.
+//! *Bound:* `MOST_SEEN` requests are looked back on, and of [`MOST_ALONE`] tenants is known that they were
+//! held back by themselves; one more takes the place of the one whose trip or pause has been over for longest, and where
+//! none is over it is the pool that trips or pauses. No upstream's word counts for longer than [`LONGEST_WORD`]. *At start* everything is let through.
 //! *At idle* a circuit that tripped waits for the next request to probe with. *At overload* a full queue waits no longer
 //! than it can: whoever cannot outlast the trip is refused when it begins. *Never* counts a client that leaves, and
 //! never has two probes in flight.
@@ -46,7 +47,7 @@ use super::ticket::{Ending, Outcome};
 const UNSAID_PAUSE: Span = Span::from_secs(1);
 /// The longest an upstream's word holds.
 pub(super) const LONGEST_WORD: Span = Span::from_secs(7 * 24 * 60 * 60);
-/// The most tenants that are held back by themselves.
+/// The most tenants that are held back by themselves, or were a while ago.
 const MOST_ALONE: usize = 64;
 /// How many may be in flight when a probe went well.
 const FIRST_RETURNING: u32 = 2;
@@ -331,7 +332,7 @@ impl Breaker {
     }
 
     fn trip_tenant(&mut self, sent: Sent<'_>, until: Instant, shifts: &mut Vec<Shift>) {
-        if self.hold_back(sent.tenant, State::Tripped { until }) {
+        if self.hold_back(sent.tenant, State::Tripped { until }, shifts) {
             shifts.push(Shift { tenant: Some(sent.tenant.clone()), stage: BreakerStage::Tripped { until } });
         } else {
             self.trip_pool(until, shifts);
@@ -339,16 +340,28 @@ impl Breaker {
     }
 
     /// Holds a tenant back by itself, if there are not too many such already.
-    fn hold_back(&mut self, tenant: &TenantId, state: State) -> bool {
+    fn hold_back(&mut self, tenant: &TenantId, state: State, shifts: &mut Vec<Shift>) -> bool {
         if let Some(circuit) = self.alone.get_mut(tenant) {
             circuit.state = state;
             return true;
+        }
+        if self.alone.len() >= MOST_ALONE
+            && let Some(over) = self.longest_over()
+        {
+            self.alone.remove(&over);
+            shifts.push(Shift { tenant: Some(over), stage: BreakerStage::Serving });
         }
         let room = self.alone.len() < MOST_ALONE;
         if room {
             self.alone.insert(tenant.clone(), Circuit { since: self.next_ticket(), ..Circuit::new(state) });
         }
         room
+    }
+
+    /// Of the tenants that are held back no more and have nothing in flight the one that was held back first.
+    fn longest_over(&self) -> Option<TenantId> {
+        let over = self.alone.iter().filter(|(_, circuit)| circuit.out == 0 && circuit.passage() != Passage::Shut);
+        over.min_by_key(|(_, circuit)| circuit.since).map(|(tenant, _)| tenant.clone())
     }
 
     /// A budget is spent.
@@ -378,7 +391,7 @@ impl Breaker {
         };
         let paused = |circuit: &Circuit| matches!(circuit.state, State::Paused { .. });
         let told_to_others = self.alone.iter().any(|(tenant, circuit)| tenant != sent.tenant && paused(circuit));
-        if told_to_others || !self.hold_back(sent.tenant, State::Paused { until, then }) {
+        if told_to_others || !self.hold_back(sent.tenant, State::Paused { until, then }, shifts) {
             self.alone.retain(|_, circuit| !paused(circuit));
             let most = (self.everybody.out / 2).max(1);
             self.pause_pool(until, most, shifts);

@@ -49,6 +49,28 @@ fn trip(world: &mut World) {
 }
 
 #[test]
+fn tenants_that_were_held_back_once_take_no_places_for_ever() {
+    for (status, retry_after) in [(429, Some(1.0)), (503, None)] {
+        let mut world = World::new(watched(200));
+        // So much is in flight that no tenant alone would be whole again.
+        let sent: Vec<RequestId> = (0..100).map(|_| world.ask(&of("quiet"))).collect();
+        sent.into_iter().for_each(|request| world.hear(request, 200, None));
+        let tenants: Vec<&'static str> = (0..200).map(|number| &*format!("t{number}").leak()).collect();
+        for (number, tenant) in (0u32..).zip(&tenants) {
+            world.at(f64::from(number) * 100.0);
+            while held_back(&world, tenant).is_none() {
+                let request = world.ask(&of(tenant));
+                world.hear(request, status, retry_after);
+                assert_eq!(stage(&world), BreakerStage::Serving, "{tenant} alone, {status}");
+            }
+            // It comes back, and goes.
+            world.at(f64::from(number) * 100.0 + 90.0);
+            answered(&mut world, tenant, 2, 200);
+        }
+    }
+}
+
+#[test]
 fn it_trips_is_probed_and_returns_gradually() {
     let mut world = World::new(watched(20));
     let sent: Vec<RequestId> = (0..16).map(|_| world.ask(&of("c"))).collect();
