@@ -182,9 +182,6 @@ impl Engine {
         self.pools[pool.index()].promises.redeem(&request.subject, request.attempt, self.now);
         match asked {
             Err(objection) => {
-                if matches!(objection.reason, Reason::RetryBudget { .. }) {
-                    self.retries.refused(&request.subject.tenant, self.now);
-                }
                 let retry = self.retry(self.after_shut(&request.subject, objection.wait));
                 if objection.reason.is_of_the_queue() {
                     self.promise(&request, cost, retry);

@@ -30,10 +30,12 @@ impl Engine {
     }
 
     pub(super) fn refuse(&mut self, request: &Request, reason: Reason, retry: Retry, waited: Span) {
+        let (tenant, now) = (&request.subject.tenant, self.now());
+        let is_expected = !matches!(reason, Reason::RetryBudget { .. }) || self.retries.refused(tenant, now);
         match retry {
-            Retry::At(due) => self.retries.told(&request.subject.tenant, Some(due), self.now()),
-            Retry::Unknown => self.retries.told(&request.subject.tenant, None, self.now()),
-            Retry::Never => {}
+            Retry::At(due) if is_expected => self.retries.told(tenant, Some(due), now),
+            Retry::Unknown if is_expected => self.retries.told(tenant, None, now),
+            Retry::At(_) | Retry::Unknown | Retry::Never => {}
         }
         let left = self.left(request, 0);
         let (subject, request) = (request.subject.clone(), request.id);

@@ -10,7 +10,8 @@
 //! counted in steps of [`STEP`]. A request that we refused never reached the upstream, so coming back when told is no
 //! retry: each refusal excuses one return from its time on. A refusal for the budget itself names the first step in
 //! which there is room, and takes that room; so whoever comes back then is let in, and of a hundred that are refused at
-//! once a hundred are not told the same. Further tries of a proxy between us and the upstream pass us by; they are
+//! once a hundred are not told the same. Where a whole minute has no room left the time after it is told, and excuses
+//! nobody. Further tries of a proxy between us and the upstream pass us by; they are
 //! counted when its answer tells of them, and so leave less for the others. *Bound:* [`MOST_TENANTS`] are remembered;
 //! one that is forgotten has its floor. A time further off than [`LONGEST`] is told and neither kept nor excused, since
 //! clients are told not to return then. *At start and at idle* the floor is all there is. *Never* counts a request that
@@ -218,14 +219,15 @@ impl Retries {
         }
     }
 
-    /// A retry was refused, and takes the first room there is.
-    pub(super) fn refused(&mut self, tenant: &TenantId, now: Instant) {
-        let Some(rule) = self.rule else { return };
-        if let Some(tally) = self.tally(tenant, now)
-            && let Some(room) = tally.next_room(&rule, step(now))
-        {
+    /// A retry was refused, and takes the first room there is; says whether there was any.
+    pub(super) fn refused(&mut self, tenant: &TenantId, now: Instant) -> bool {
+        let Some(rule) = self.rule else { return false };
+        let Some(tally) = self.tally(tenant, now) else { return false };
+        let room = tally.next_room(&rule, step(now));
+        if let Some(room) = room {
             tally.slot(room).retries += 1;
         }
+        room.is_some()
     }
 
     /// Somebody was told to come back then, or told to and not when.
@@ -325,7 +327,7 @@ mod tests {
         for _ in 0..5 {
             let (count, room) = retries.room_at(&request, at(1.0)).expect("none is left");
             assert_eq!(count, RetryCount { retries: 2, allowed: 2 });
-            retries.refused(&tenant, at(1.0));
+            assert!(retries.refused(&tenant, at(1.0)) || room == at(70.0), "room was taken, or there is none");
             retries.told(&tenant, Some(room), at(1.0));
             told.push(room);
         }

@@ -67,6 +67,30 @@ fn whoever_comes_back_when_the_budget_said_is_let_in() {
 }
 
 #[test]
+fn a_time_for_which_no_room_was_taken_excuses_nobody() {
+    let mut world = World::new(limited(2));
+    let mut refused = Vec::new();
+    for _ in 0..100 {
+        let request = world.ask(&again("a"));
+        if world.code(request) == Some("retry_budget") {
+            refused.push(told(&world, request));
+        } else {
+            world.hear(request, 503, None);
+        }
+    }
+    refused.sort();
+    let mut let_in = 0;
+    for due in refused.into_iter().filter(|due| *due < at(120.0)) {
+        let request = world.at(due.as_secs_f64()).ask(&again("a"));
+        if world.ticket(request).is_some() {
+            let_in += 1;
+            world.hear(request, 503, None);
+        }
+    }
+    assert!((2..=4).contains(&let_in), "{let_in} in the minute after, of which two are told each");
+}
+
+#[test]
 fn a_kept_promise_is_no_retry() {
     let mut policy = limited(1);
     policy.pools[0].window.requests = Limit::AtMost(1);
