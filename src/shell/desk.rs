@@ -46,14 +46,14 @@ pub(super) struct Desk {
 struct Waiter {
     to: oneshot::Sender<Answer>,
     pool: PoolIndex,
-    basis: Basis,
-    expected: Usage,
+    flying: Flying,
 }
 
 #[derive(Debug)]
 struct Flying {
     basis: Basis,
     expected: Usage,
+    streamed: bool,
 }
 
 /// A verdict on its way.
@@ -96,7 +96,8 @@ impl Desk {
         let mut said = self.step(now, Input::Tick);
         let (request, basis) = self.quote(ask);
         let quoted = self.explain(now, ask, &request);
-        let waiter = Waiter { to, pool: ask.selection.pool, basis, expected: request.expected };
+        let flying = Flying { basis, expected: request.expected, streamed: ask.call.streamed };
+        let waiter = Waiter { to, pool: ask.selection.pool, flying };
         self.waiting.insert(request.id, waiter);
         let decided = self.step(now, Input::Arrive(Box::new(request)));
         said.deliveries.extend(decided.deliveries);
@@ -182,10 +183,11 @@ impl Desk {
     }
 
     fn answer(&mut self, request: RequestId, verdict: Verdict) -> Option<Delivery> {
-        let Waiter { to, pool, basis, expected } = self.waiting.remove(&request)?;
+        let Waiter { to, pool, flying } = self.waiting.remove(&request)?;
         let verdict = match verdict {
             Verdict::Admitted(ticket) => {
-                self.flying.insert(ticket.id, Flying { basis, expected });
+                let expected = flying.expected;
+                self.flying.insert(ticket.id, flying);
                 Ok((ticket, pool, expected))
             }
             Verdict::Refused(refusal) => Err(refusal),
@@ -197,7 +199,7 @@ impl Desk {
         self.totals.note(event);
         self.metrics.note(event);
         let Event::Settled { ticket, subject, outcome, usage, estimated, lasted, .. } = event else { return };
-        let Some(Flying { basis, expected }) = self.flying.remove(ticket) else { return };
+        let Some(Flying { basis, expected, .. }) = self.flying.remove(ticket) else { return };
         if outcome.is_complete() && !estimated {
             self.experience.learn(&basis, &expected, usage);
             self.paces[subject.pool.index()].completed(usage.output(), *lasted);
@@ -214,9 +216,12 @@ impl Desk {
         self.step(now, Input::Cancel(request))
     }
 
-    /// An upstream's answer began this long after it was asked for.
-    pub(super) fn began(&mut self, pool: PoolIndex, after: Span) {
-        self.paces[pool.index()].began(after);
+    /// The answer to a request began this long after it was asked for. The first byte of one that comes at once is its
+    /// last, and says nothing of others.
+    pub(super) fn began(&mut self, pool: PoolIndex, ticket: TicketId, after: Span) {
+        if self.flying.get(&ticket).is_some_and(|flying| flying.streamed) {
+            self.paces[pool.index()].began(after);
+        }
     }
 
     /// From now on newcomers are refused.

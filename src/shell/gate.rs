@@ -327,7 +327,7 @@ impl Gate {
     pub(super) fn began(&self, pool: PoolIndex, ticket: &Ticket) {
         let now = self.0.clock.now();
         if let Ok(mut desk) = self.lock() {
-            desk.began(pool, now.since(ticket.dispatched_at));
+            desk.began(pool, ticket.id, now.since(ticket.dispatched_at));
         }
         self.0.decisions.first_byte(ticket.request, now);
     }
@@ -335,7 +335,7 @@ impl Gate {
     pub(super) fn began_since(&self, pool: PoolIndex, ticket: &Ticket, since: Instant) {
         let since = since.max(ticket.dispatched_at).min(self.0.clock.now());
         let began = self.transact(|desk, now| {
-            desk.began(pool, since.since(ticket.dispatched_at));
+            desk.began(pool, ticket.id, since.since(ticket.dispatched_at));
             desk.step(now, Input::Began { ticket: ticket.id, since })
         });
         if began.is_ok() {

@@ -1,31 +1,43 @@
-//! How long an upstream takes: to its first byte, and for each token after it.
+//! How long an upstream takes: to the first byte of a stream, and for the tokens of an answer that comes at once.
 //!
-//! Means over recent answers, the newest weighing one eighth, per pool. Used for one thing: a client that will hang
-//! up at a known moment must be dispatched early enough to have something by then. Not measured yet means nothing is
-//! taken off.
+//! Means over recent answers, per pool. Used for one thing: a client that will hang up at a known moment must be
+//! dispatched early enough to have something by then. The time for a token is that of all recent answers over all their
+//! tokens, so that an answer of a word, which takes its time too, does not count as much as one of a page. Not measured
+//! yet means nothing is taken off.
 
 use crate::units::{Span, Tokens};
 
-/// The weight of the newest answer, as a divisor.
+/// The weight of the newest first byte, as a divisor.
 const SMOOTHING: u64 = 8;
+/// Halve the sums beyond this, so that old answers fade.
+const MOST_TOKENS: u64 = 20_000;
 
 /// The pace of one pool's upstream.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pace {
     first_byte: Option<Span>,
-    per_token: Option<Span>,
+    /// The output of recent answers, and how long they took.
+    output: u64,
+    lasted: Span,
 }
 
 impl Pace {
-    /// An answer began this long after it was asked for.
+    /// A stream began this long after it was asked for.
     pub(super) fn began(&mut self, after: Span) {
         self.first_byte = Some(blend(self.first_byte, after));
     }
 
     /// A whole answer of this much output took this long.
     pub(super) fn completed(&mut self, output: Tokens, lasted: Span) {
-        if let Some(per_token) = lasted.as_nanos().checked_div(output.get()) {
-            self.per_token = Some(blend(self.per_token, Span::from_nanos(per_token)));
+        // One answer, however it is reported, never outweighs all before it.
+        if output == Tokens::ZERO || output.get() > MOST_TOKENS {
+            return;
+        }
+        self.output += output.get();
+        self.lasted = self.lasted.saturating_add(lasted);
+        if self.output > MOST_TOKENS {
+            self.output /= 2;
+            self.lasted = Span::from_nanos(self.lasted.as_nanos() / 2);
         }
     }
 
@@ -34,8 +46,9 @@ impl Pace {
         if streamed {
             return self.first_byte.unwrap_or_default();
         }
-        let per_token = self.per_token.unwrap_or_default().as_nanos();
-        Span::from_nanos(per_token.saturating_mul(output.get()))
+        let nanos = u128::from(self.lasted.as_nanos()) * u128::from(output.get());
+        let nanos = nanos.checked_div(u128::from(self.output)).unwrap_or_default();
+        Span::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 }
 
@@ -66,5 +79,28 @@ mod tests {
         assert_eq!(pace.until_useful(true, Tokens::new(1_000)), Span::from_secs(2));
         pace.completed(Tokens::new(100), Span::from_secs(2));
         assert_eq!(pace.until_useful(false, Tokens::new(1_000)), Span::from_secs(20));
+    }
+
+    #[test]
+    fn an_answer_of_a_word_says_little_of_one_of_a_page() {
+        let mut pace = Pace::default();
+        for _ in 0..20 {
+            pace.completed(Tokens::new(500), Span::from_secs(10));
+        }
+        for _ in 0..10 {
+            pace.completed(Tokens::new(1), Span::from_secs(1));
+        }
+        let page = pace.until_useful(false, Tokens::new(4_300));
+        assert!(page < Span::from_secs(95), "86 s without them, {page} with");
+        pace.completed(Tokens::new(u64::MAX), Span::from_secs(1));
+        assert_eq!(pace.until_useful(false, Tokens::new(4_300)), page, "no answer is as long");
+    }
+
+    #[test]
+    fn what_lasted_longer_before_fades() {
+        let mut pace = Pace::default();
+        (0..100).for_each(|_| pace.completed(Tokens::new(1_000), Span::from_secs(100)));
+        (0..100).for_each(|_| pace.completed(Tokens::new(1_000), Span::from_secs(10)));
+        assert!(pace.until_useful(false, Tokens::new(1_000)) < Span::from_secs(12));
     }
 }
