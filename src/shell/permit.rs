@@ -2,7 +2,7 @@
 //!
 //! A permit is settled exactly once: by [`Permit::settle`], which consumes it, or when it is dropped on any other
 //! path (the client left, the handler panicked, the connection broke), and then as aborted with what was counted so
-//! far. One that was dropped before anything was sent upstream costs nothing, since nothing was produced.
+//! far. One that ends before anything was sent upstream costs nothing, since nothing was produced.
 
 use crate::admission::{Ending, Left, Outcome, Reported, Ticket};
 use crate::observe::Source;
@@ -140,18 +140,19 @@ impl Permit {
         if self.stage == Stage::Settled {
             return None;
         }
-        self.stage = Stage::Settled;
-        self.gate.settle(self.ticket.id, ending)
+        let unsent = std::mem::replace(&mut self.stage, Stage::Settled) == Stage::Admitted;
+        let usage = match ending.usage {
+            // Nothing was produced, however long that took.
+            Reported::Nothing | Reported::Counted(_) if unsent => Reported::Final(Usage::default()),
+            told => told,
+        };
+        self.gate.settle(self.ticket.id, Ending { usage, ..ending })
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let usage = match self.stage {
-            Stage::Admitted => Reported::Final(Usage::default()),
-            Stage::Sent | Stage::Answering => self.counted(self.counted, Tokens::ZERO),
-            Stage::Settled => return,
-        };
+        let usage = self.counted(self.counted, Tokens::ZERO);
         self.end(Ending { outcome: Outcome::ClientAborted, usage, heard: None });
     }
 }

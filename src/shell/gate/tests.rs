@@ -89,6 +89,17 @@ async fn a_settled_permit_makes_room_for_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_not_sent_costs_nothing_however_it_ends() {
+    let gate = gate("");
+    for outcome in [Outcome::TimedOut, Outcome::UpstreamFailed, Outcome::ClientAborted] {
+        let permit = admit(&gate, "a").await;
+        tokio::time::advance(std::time::Duration::from_secs(600)).await;
+        permit.settle(Ending { outcome, usage: Reported::Nothing, heard: None });
+        assert_eq!((books(&gate).settled, books(&gate).live()), (VirtualTokens::ZERO, VirtualTokens::ZERO));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn leaving_the_queue_costs_nothing_and_takes_no_place() {
     let gate = gate("");
     let running = admit(&gate, "a").await;
