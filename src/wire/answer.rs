@@ -105,6 +105,8 @@ enum Wait {
     Known(Span),
     /// After this long, which is a guess.
     Guessed(Span),
+    /// Not at all.
+    Never,
     /// Nothing is said.
     Unsaid,
 }
@@ -197,7 +199,7 @@ impl Refused {
             Self::ByCore(refusal) => match refusal.retry {
                 Retry::At(moment) => Wait::Known(moment.since(now).max(Span::from_millis(1))),
                 Retry::Unknown => Wait::Guessed(guess(decision)),
-                Retry::Never => Wait::Unsaid,
+                Retry::Never => Wait::Never,
             },
             Self::OverLimit { wait, .. } => Wait::Known((*wait).max(Span::from_millis(1))),
             Self::HeldTooLong { .. } | Self::NoMemory | Self::NoLease => Wait::Guessed(guess(decision)),
@@ -259,7 +261,7 @@ impl Wait {
     fn span(self) -> Option<Span> {
         match self {
             Self::Known(span) | Self::Guessed(span) => Some(span),
-            Self::Unsaid => None,
+            Self::Never | Self::Unsaid => None,
         }
     }
 
@@ -269,15 +271,18 @@ impl Wait {
             Self::Guessed(span) => {
                 format!(" Nothing measured yet says when there will be room; please try again in {span}.")
             }
+            Self::Never => " Trying the same again does not help.".into(),
             Self::Unsaid => String::new(),
         }
     }
 
     fn write(self, headers: &mut HeaderMap) {
-        let Some(span) = self.span() else { return };
-        headers.insert(RETRY_AFTER, header(&span.as_secs_up().max(1)));
-        headers.insert(RETRY_AFTER_MS, header(&span.as_millis_up().max(1)));
-        if span > LONGEST_KEPT_WAIT {
+        if let Some(span) = self.span() {
+            headers.insert(RETRY_AFTER, header(&span.as_secs_up().max(1)));
+            headers.insert(RETRY_AFTER_MS, header(&span.as_millis_up().max(1)));
+        }
+        // An SDK that is told no time comes back by its own.
+        if self == Self::Never || self.span().is_some_and(|span| span > LONGEST_KEPT_WAIT) {
             headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
         }
     }
@@ -464,16 +469,18 @@ mod tests {
     }
 
     #[test]
-    fn only_a_wait_over_a_minute_forbids_a_retry() {
+    fn of_the_waits_only_one_over_a_minute_forbids_a_retry() {
         let should_retry = |span: Span| answer(&core(queue_full(), Retry::At(NOW + span))).1[3].clone();
         assert_eq!(should_retry(Span::from_secs(60)), None);
         assert_eq!(should_retry(Span::from_millis(60_001)), Some("false".into()));
     }
 
     #[test]
-    fn never_says_nothing_and_unknown_is_a_spread_guess() {
-        let (_, headers, _) = answer(&core(queue_full(), Retry::Never));
-        assert_eq!(headers[1..], [None, None, None]);
+    fn never_forbids_a_retry_and_unknown_is_a_spread_guess() {
+        // What no time brings back, as the budget of a task that is used up.
+        let (_, headers, error) = answer(&core(budget_spent(), Retry::Never));
+        assert_eq!(headers[1..], [None, None, Some("false".into())]);
+        assert!(error["message"].as_str().is_some_and(|message| message.ends_with("again does not help.")), "{error}");
         let (_, headers, error) = answer(&core(queue_full(), Retry::Unknown));
         assert!(headers[1].is_some() && error["message"].as_str().unwrap().contains("Nothing measured yet"));
         let guesses: BTreeSet<Span> = (0..100).map(|number| guess(decision(number))).collect();
