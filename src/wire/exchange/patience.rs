@@ -1,8 +1,8 @@
 //! How long a client waits, as its headers tell.
 //!
 //! `x-tallygate-deadline-ms` is meant for us and must be right, and there once; a number too large for us is as long as
-//! we can count. `x-envoy-expected-rq-timeout-ms` and
-//! `x-stainless-read-timeout` are others' words, as is `x-stainless-retry-count`, which says whether it waited before;
+//! we can count. `x-envoy-expected-rq-timeout-ms`,
+//! `x-stainless-read-timeout` and `x-stainless-timeout` (both in seconds) are others' words, as is `x-stainless-retry-count`, which says whether it waited before;
 //! what cannot be read in them says nothing.
 
 use http::HeaderMap;
@@ -15,7 +15,7 @@ use super::super::answer::Refused;
 
 const OURS: &str = "x-tallygate-deadline-ms";
 const ENVOY: &str = "x-envoy-expected-rq-timeout-ms";
-const STAINLESS: &str = "x-stainless-read-timeout";
+const STAINLESS: [&str; 2] = ["x-stainless-read-timeout", "x-stainless-timeout"];
 const RETRIES: &str = "x-stainless-retry-count";
 
 /// Reads the headers.
@@ -36,10 +36,8 @@ pub(super) fn read(headers: &HeaderMap) -> Result<Patience, Refused> {
         count => return Err(malformed(&format!("must come once, not {count} times"))),
     };
     let envoy = text(ENVOY).and_then(millis);
-    let stainless = text(STAINLESS)
-        .and_then(|text| text.parse().ok())
-        .filter(|secs: &f64| secs.is_finite() && *secs > 0.0)
-        .map(Span::from_secs_f64);
+    let stainless = STAINLESS.iter().filter_map(|name| text(name)?.parse().ok());
+    let stainless = stainless.filter(|secs: &f64| secs.is_finite() && *secs > 0.0).map(Span::from_secs_f64);
     let attempt = match text(RETRIES).and_then(|text| text.parse::<u32>().ok()) {
         None => Attempt::Unsaid,
         Some(0) => Attempt::First,
@@ -76,6 +74,10 @@ mod tests {
         assert_eq!(found, Some(Patience { dispatch, answer, attempt: Attempt::Unsaid }));
         let found = patience(&[("x-envoy-expected-rq-timeout-ms", "2000"), ("x-stainless-read-timeout", "600")]);
         assert_eq!(found, Some(Patience { answer: Some(Span::from_secs(2)), ..Patience::default() }));
+        let found = patience(&[("x-stainless-timeout", "600"), ("x-stainless-read-timeout", "3.5")]);
+        assert_eq!(found, Some(Patience { answer: Some(Span::from_millis(3_500)), ..Patience::default() }));
+        let found = patience(&[("x-stainless-timeout", "60")]);
+        assert_eq!(found, Some(Patience { answer: Some(Span::from_secs(60)), ..Patience::default() }));
     }
 
     #[test]
