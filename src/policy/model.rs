@@ -319,7 +319,7 @@ pub struct Pool {
     pub window: Window,
     /// Whether and how the window follows the engine.
     pub adapt: Adapt,
-    /// The largest request ever admitted, in input plus expected output.
+    /// The largest input ever admitted, and the most a request is expected to come to, input and output.
     pub max_request_tokens: Limit<Tokens>,
     /// How much may wait.
     pub queue: QueueCaps,

@@ -36,8 +36,8 @@ pub(crate) struct Pool {
     #[serde(default = "Window::protecting")]
     pub(crate) window: Window,
 
-    /// The largest request ever admitted, in input plus expected output. One that is larger than the window but not
-    /// than this runs alone.
+    /// The largest input ever admitted, in tokens; and what a request is expected to come to in all, input and output,
+    /// is counted up to this. One that is larger than the window but not than this runs alone.
     #[serde(default = "a_million")]
     #[schemars(range(min = 1))]
     pub(crate) max_request_tokens: u64,

@@ -64,9 +64,9 @@ impl Checks<'_> {
         match &form.when_exceeded {
             form::WhenExceeded::Refuse => Some(Exceeded::Refuse),
             form::WhenExceeded::Shadow => Some(Exceeded::Shadow),
-            form::WhenExceeded::Demote(class) => {
-                self.class_named(&policy.classes, class, &format!("{at}/when_exceeded/demote")).map(Exceeded::Demote)
-            }
+            form::WhenExceeded::Demote(class) => self
+                .lower_class(policy, class, &form.classes, &format!("{at}/when_exceeded/demote"))
+                .map(Exceeded::Demote),
             form::WhenExceeded::Queue if matches!(form.per, form::Per::Tenant | form::Per::Session) => {
                 Some(Exceeded::Queue)
             }
@@ -110,7 +110,7 @@ impl Checks<'_> {
             form::WhenSpent::Refuse => Some(Spent::Refuse),
             form::WhenSpent::Shadow => Some(Spent::Shadow),
             form::WhenSpent::Demote(class) => {
-                self.class_named(&policy.classes, class, &format!("{at}/when_spent/demote")).map(Spent::Demote)
+                self.lower_class(policy, class, &form.classes, &format!("{at}/when_spent/demote")).map(Spent::Demote)
             }
         };
         let warn_at = self.warnings(&at, &form.warn_at);
@@ -196,7 +196,37 @@ impl Checks<'_> {
         }
     }
 
+    /// A class to demote to, which some class that the rule concerns must come before.
+    fn lower_class(&mut self, policy: &form::Policy, to: &str, concerned: &[String], at: &str) -> Option<ClassIndex> {
+        let found = self.class_named(&policy.classes, to, at)?;
+        let rank = policy.classes[found.index()].rank;
+        let concerned = |class: &&form::Class| concerned.is_empty() || concerned.contains(&class.name);
+        if !policy.classes.iter().filter(concerned).any(|class| class.rank < rank) {
+            let message = format!(
+                "none of the classes this rule concerns comes before `{to}`, so it would demote nobody; name a class \
+                 with a greater `rank`, or refuse"
+            );
+            self.mistake(at, message);
+        }
+        Some(found)
+    }
+
+    /// Notes each model that is named and no pool serves.
+    fn served(&mut self, policy: &form::Policy, models: &[form::Pattern], at: &str) {
+        let serves = |pool: &form::Pool, model: &str| {
+            pool.models.iter().any(|served| Pattern::new(&served.0).is_ok_and(|served| served.matches(model)))
+        };
+        for (nth, form::Pattern(model)) in models.iter().enumerate() {
+            if !model.contains('*') && !policy.pools.iter().any(|pool| serves(pool, model)) {
+                let message =
+                    "no pool serves a model of this name (aliases are applied before), so it would concern nobody";
+                self.mistake(&format!("{at}/models/{nth}"), message);
+            }
+        }
+    }
+
     fn scope(&mut self, policy: &form::Policy, at: &str, written: &Written<'_>) -> Option<Scope> {
+        self.served(policy, written.models, at);
         let mut patterns = |key: &str, written: &[form::Pattern]| {
             let patterns = written.iter().enumerate();
             let patterns =

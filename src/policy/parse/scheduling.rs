@@ -67,11 +67,18 @@ impl Checks<'_> {
 
     /// Notes each ceiling that is a part of nothing.
     pub(super) fn ceilings(&mut self, form: &form::Policy) {
-        let boundless = form.pools.iter().find(|pool| pool.window.tokens.is_none() && pool.window.requests.is_none());
+        let boundless = form.pools.iter().find(|pool| {
+            let form::Pool { window, .. } = pool;
+            window.tokens.is_none() && window.requests.is_none() && matches!(window.adapt, form::Adapt::Fixed)
+        });
         let Some(pool) = boundless else { return };
         for index in 0..form.classes.len() {
             if form.classes[index].max_share.is_some() {
-                let message = format!("is a part of a window, and that of pool `{}` has no bounds", pool.name);
+                let message = format!(
+                    "is a part of a window, and that of pool `{}` has no bounds; give it tokens or requests, or \
+                     adapt: auto",
+                    pool.name
+                );
                 self.mistake(&format!("/classes/{index}/max_share"), message);
             }
         }
