@@ -15,8 +15,9 @@ use tokio_util::sync::CancellationToken;
 use crate::costing::Encoding;
 use crate::demo::{self, Demo};
 use crate::observe::Keep;
+use crate::policy::model::{Listener, TenantSource};
 use crate::policy::{self, Policy, Written};
-use crate::settings::{Door, LedgerKind, Remember, Settings};
+use crate::settings::{Door, LedgerKind, ProxyAt, Remember, Settings};
 use crate::shell::{self, Gate, Leases, seed};
 use crate::sim::EngineSpec;
 use crate::store::FileStore;
@@ -36,9 +37,10 @@ use crate::wire::server;
 const DEFAULT_POLICY: &str = "version: 1\n";
 
 /// The policy of the demo: a window the size of the simulated engine's memory, so that requests wait here, where
-/// their order is fair, and not in the engine, where it is not.
+/// their order is fair, and not in the engine, where it is not. Whoever tries it from beyond loopback is believed too.
 const DEMO_POLICY: &str = "\
 version: 1
+identity: {trust: [proxy, grpc]}
 classes: [{name: standard, rank: 0, max_wait: 10m}]
 pools:
   - name: demo
@@ -55,46 +57,76 @@ const LAST_WORDS: Span = Span::from_secs(1);
 pub struct App {
     gate: Gate,
     leases: Leases,
-    proxy: SocketAddr,
+    doors: Doors,
+    proxy: Option<Proxying>,
     grpc: SocketAddr,
     admin: SocketAddr,
-    upstreams: Vec<(String, String)>,
     demo: Option<Demo>,
     grace: Span,
     notice: Span,
-    stop_proxy: CancellationToken,
     grpc_going_down: GoingDown,
     stop_admin: CancellationToken,
-    proxy_server: JoinHandle<()>,
     grpc_server: JoinHandle<()>,
     admin_server: JoinHandle<()>,
+}
+
+/// The reverse proxy, where there is one.
+#[derive(Debug)]
+struct Proxying {
+    address: SocketAddr,
+    /// Each pool and where its requests go.
+    upstreams: Vec<(String, String)>,
+    stop: CancellationToken,
+    server: JoinHandle<()>,
+}
+
+/// What the proxy will be: everything about it that can be wrong was found out.
+struct ToProxy {
+    listener: TcpListener,
+    address: SocketAddr,
+    upstream: Upstream,
+}
+
+impl ToProxy {
+    async fn prepare(settings: &Settings, policy: &Policy, demo: Option<&Demo>) -> anyhow::Result<Option<Self>> {
+        let ProxyAt::Address(address) = settings.proxy else { return Ok(None) };
+        let listener = listen(address, "proxy").await?;
+        let address = listener.local_addr()?;
+        let default = match demo {
+            Some(demo) => Some(format!("http://{}", demo.address()).parse().context("the demo's address")?),
+            None => settings.upstream.clone(),
+        };
+        let upstream = Upstream::new(policy, default.as_ref()).map_err(|error| anyhow!(error))?;
+        Ok(Some(Self { listener, address, upstream }))
+    }
+
+    fn start(self, gate: &Gate, door: Door) -> Proxying {
+        let Self { listener, address, upstream } = self;
+        let pools = gate.policy().pools.iter().zip(upstream.addresses());
+        let upstreams = pools.map(|(pool, uri)| (pool.name.to_string(), uri.to_string())).collect();
+        let stop = CancellationToken::new();
+        let proxy = Proxy::new(gate.clone(), upstream, door, address.ip());
+        let server = server::serve(listener, stop.clone(), move |request| proxy.handle(request));
+        Proxying { address, upstreams, stop, server: tokio::spawn(server) }
+    }
 }
 
 impl App {
     /// Builds a gateway and starts listening.
     ///
     /// # Errors
-    /// When the policy is wrong, a pool has no upstream, an address cannot be listened on, or the admin API would be
+    /// When the policy is wrong, a pool has no upstream though there is a proxy, an address cannot be listened on, or the admin API would be
     /// open to others.
     pub async fn start(settings: Settings) -> anyhow::Result<Self> {
         let (policy, written) = load_policy(&settings)?;
         // Loading a tokenizer takes a moment, and the first client should not pay for it.
         let warming = tokio::task::spawn_blocking(|| Encoding::O200k.warm());
         let store = open_ledger(settings.ledger.clone()).await?;
-        let proxy_listener = listen(settings.proxy, "proxy").await?;
         let grpc_listener = listen(settings.grpc, "gRPC server").await?;
         let admin_listener = listen(settings.admin, "admin API").await?;
-        let (proxy, admin) = (proxy_listener.local_addr()?, admin_listener.local_addr()?);
-        let grpc = grpc_listener.local_addr()?;
-
+        let (grpc, admin) = (grpc_listener.local_addr()?, admin_listener.local_addr()?);
         let demo = start_demo(&settings).await?;
-        let default_upstream = match &demo {
-            Some(demo) => Some(format!("http://{}", demo.address()).parse().context("the demo's address")?),
-            None => settings.upstream.clone(),
-        };
-        let upstream = Upstream::new(&policy, default_upstream.as_ref()).map_err(|error| anyhow!(error))?;
-        let upstreams = policy.pools.iter().zip(upstream.addresses());
-        let upstreams = upstreams.map(|(pool, uri)| (pool.name.to_string(), uri.to_string())).collect();
+        let proxy = ToProxy::prepare(&settings, &policy, demo.as_ref()).await?;
 
         let Remember { most, bytes } = settings.decisions;
         let building = Gate::builder(policy).remembering(Keep { most, bytes });
@@ -103,44 +135,40 @@ impl App {
             Some(store) => building.keeping(Box::new(store)).start()?,
         };
         let token = settings.admin_token.as_ref().map(|secret| Token::new(secret.reveal().trim()));
-        let about = About {
-            policy: InForce { path: settings.policy.clone(), written, loaded_at: gate.clock().now() },
-            doors: Doors { proxy: proxy.ip(), grpc: grpc.ip(), body_most: settings.door.body_most },
-        };
+        let listening = proxy.as_ref().map(|proxy| proxy.address.ip());
+        let doors = Doors { proxy: listening, grpc: grpc.ip(), body_most: settings.door.body_most };
+        let policy = InForce { path: settings.policy.clone(), written, loaded_at: gate.clock().now() };
+        let about = About { policy, doors };
         let admin_api = Admin::new(gate.clone(), about, token, admin.ip())?;
         let leases = Leases::start(&gate, settings.lease_life, chance()?);
         let services = services(&gate, &leases, &settings.door, grpc.ip());
-        let door = Proxy::new(gate.clone(), upstream, settings.door, proxy.ip());
         warming.await.context("loading the tokenizer")?;
 
         let grpc_going_down = GoingDown::default();
-        let (stop_proxy, stop_admin) = (CancellationToken::new(), CancellationToken::new());
-        let proxy_server = server::serve(proxy_listener, stop_proxy.clone(), move |request| door.handle(request));
+        let stop_admin = CancellationToken::new();
         let grpc_server = grpc::serve(grpc_listener, grpc_going_down.clone(), services);
         let admin_server = server::serve(admin_listener, stop_admin.clone(), move |request| admin_api.handle(request));
         Ok(Self {
+            proxy: proxy.map(|proxy| proxy.start(&gate, settings.door)),
             gate,
             leases,
-            proxy,
+            doors,
             grpc,
             admin,
-            upstreams,
             demo,
             grace: settings.grace,
             notice: settings.notice,
-            stop_proxy,
             grpc_going_down,
             stop_admin,
-            proxy_server: tokio::spawn(proxy_server),
             grpc_server: tokio::spawn(grpc_server),
             admin_server: tokio::spawn(admin_server),
         })
     }
 
-    /// Where the proxy listens.
+    /// Where the proxy listens, if it does.
     #[must_use]
-    pub fn proxy(&self) -> SocketAddr {
-        self.proxy
+    pub fn proxy(&self) -> Option<SocketAddr> {
+        self.proxy.as_ref().map(|proxy| proxy.address)
     }
 
     /// Where the gRPC server listens.
@@ -155,10 +183,20 @@ impl App {
         self.admin
     }
 
-    /// Each pool and where its requests go.
+    /// Each pool and where the proxy sends its requests; nothing without one.
     #[must_use]
     pub fn upstreams(&self) -> &[(String, String)] {
-        &self.upstreams
+        self.proxy.as_ref().map_or(&[], |proxy| &proxy.upstreams)
+    }
+
+    /// The headers that would name the tenant, were they believed at this door (`identity.trust`).
+    pub fn disbelieved(&self, door: Listener) -> impl Iterator<Item = &http::HeaderName> {
+        let policy = self.gate.policy();
+        let trusted = self.doors.trust(policy, door);
+        policy.identity.tenant.iter().filter_map(move |source| match source {
+            TenantSource::Header(name) if !trusted => Some(name),
+            _ => None,
+        })
     }
 
     /// The gate, for whoever wants to look behind it.
@@ -180,14 +218,23 @@ impl App {
         if let Err(broken) = tokio::try_join!(shell::drain(gate, self.grace), noticed) {
             tracing::error!(%broken, "stopping at once");
         }
-        self.stop_proxy.cancel();
+        if let Some(proxy) = &self.proxy {
+            proxy.stop.cancel();
+        }
         self.grpc_going_down.stopped.cancel();
         let patience = self.gate.clock().sleep(LAST_WORDS);
         tokio::select! {
             // How the servers ended no longer matters.
-            _ended = async { (&mut self.proxy_server).await.and((&mut self.grpc_server).await) } => {}
+            _ended = async {
+                if let Some(proxy) = &mut self.proxy {
+                    let _ended = (&mut proxy.server).await;
+                }
+                (&mut self.grpc_server).await
+            } => {}
             () = patience => {
-                self.proxy_server.abort();
+                if let Some(proxy) = &self.proxy {
+                    proxy.server.abort();
+                }
                 self.grpc_server.abort();
             }
         }

@@ -20,8 +20,8 @@ pub struct Settings {
     pub upstream: Option<http::Uri>,
     /// Where the books are kept.
     pub ledger: LedgerKind,
-    /// Where the proxy listens.
-    pub proxy: SocketAddr,
+    /// Where the proxy listens, if it does.
+    pub proxy: ProxyAt,
     /// Where the gRPC server listens, which Envoy asks.
     pub grpc: SocketAddr,
     /// Where the admin API listens.
@@ -105,6 +105,28 @@ impl Default for Door {
     }
 }
 
+/// Where the reverse proxy listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyAt {
+    /// At an address; every pool needs an upstream then.
+    Address(SocketAddr),
+    /// Nowhere: Envoy, or whoever asks over gRPC, sends requests on itself.
+    Off,
+}
+
+impl FromStr for ProxyAt {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "off" => Ok(Self::Off),
+            address => address.parse().map(Self::Address).map_err(|_| {
+                format!("the proxy listens at an IP address and a port, as in 127.0.0.1:8080, or is \"off\", not {address:?}")
+            }),
+        }
+    }
+}
+
 /// Where the books are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LedgerKind {
@@ -181,7 +203,7 @@ impl std::fmt::Debug for Secret {
 
 #[cfg(test)]
 mod tests {
-    use super::{LedgerKind, Secret};
+    use super::{LedgerKind, ProxyAt, Secret};
 
     #[test]
     fn other_ledgers_are_refused_by_name() {
@@ -193,6 +215,16 @@ mod tests {
             assert!(error.contains(later) && error.contains("not available in this build"), "{error}");
         }
         assert!("disk".parse::<LedgerKind>().is_err());
+    }
+
+    #[test]
+    fn the_proxy_is_at_an_address_or_off() {
+        assert_eq!("off".parse(), Ok(ProxyAt::Off));
+        let address = ([0, 0, 0, 0], 8080).into();
+        assert_eq!("0.0.0.0:8080".parse(), Ok(ProxyAt::Address(address)));
+        for wrong in ["", "8080", "localhost:8080", "none"] {
+            assert!(wrong.parse::<ProxyAt>().is_err_and(|error| error.contains("or is \"off\"")), "{wrong}");
+        }
     }
 
     #[test]

@@ -35,6 +35,9 @@ pub(super) struct Explain {
     request: PathBuf,
     #[command(flatten)]
     how: How,
+    /// The address that listener is bound to: unless `identity.trust` says so, headers name nobody beyond loopback
+    #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    bound_to: IpAddr,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -69,7 +72,7 @@ impl How {
             sketch.add_header(name.trim(), value.trim()).map_err(|error| anyhow!("--header {header:?}: {error}"))?;
         }
         if let Some(name) = &self.listener {
-            sketch.listener = read_listener(name).map_err(|error| anyhow!("--{error}"))?;
+            sketch.listener = Some(read_listener(name).map_err(|error| anyhow!("--{error}"))?);
         }
         if let Some(tenant) = &self.tenant {
             sketch.tenant = Some(TenantId::from(tenant.as_str()));
@@ -100,15 +103,15 @@ impl Explain {
             }
         };
         let sketch = self.how.sketch(&self.request)?;
-        let answer = explained(policy, &sketch)?;
+        let answer = explained(policy, &sketch, self.bound_to)?;
         let text = if self.json { serde_json::to_string_pretty(&answer)? + "\n" } else { show::would(&answer) };
         io::stdout().lock().write_all(text.as_bytes())?;
         Ok(if answer["verdict"] == "refused" { Outcome::Failure } else { Outcome::Success })
     }
 }
 
-/// What an idle gateway of this policy says of a request, its listeners being bound to loopback addresses.
-fn explained(policy: Policy, sketch: &Sketch) -> anyhow::Result<serde_json::Value> {
+/// What an idle gateway of this policy says of a request, its listeners being bound to this address.
+fn explained(policy: Policy, sketch: &Sketch, bound_to: IpAddr) -> anyhow::Result<serde_json::Value> {
     let policy = Arc::new(policy);
     let metrics = Metrics::new(policy.clone()).context("setting up metrics")?;
     let Remember { bytes, .. } = Remember::default();
@@ -116,7 +119,6 @@ fn explained(policy: Policy, sketch: &Sketch) -> anyhow::Result<serde_json::Valu
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let _inside = runtime.enter();
     let gate = Gate::start(policy, metrics, Decisions::new(Keep { most: 0, bytes }), 0, 0);
-    let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
-    let doors = Doors { proxy: loopback, grpc: loopback, body_most: Door::default().body_most };
+    let doors = Doors { proxy: Some(bound_to), grpc: bound_to, body_most: Door::default().body_most };
     Ok(serde_json::to_value(would(&gate, &doors, sketch)?)?)
 }

@@ -10,7 +10,8 @@ use clap::Args;
 
 use crate::app::App;
 use crate::cli::Outcome;
-use crate::settings::{ADMIN_TOKEN, Door, LedgerKind, Picker, Remember, Secret, Settings, UPSTREAM_KEY};
+use crate::policy::model::Listener;
+use crate::settings::{ADMIN_TOKEN, Door, LedgerKind, Picker, ProxyAt, Remember, Secret, Settings, UPSTREAM_KEY};
 use crate::shell;
 use crate::units::{Bytes, Span};
 
@@ -29,10 +30,11 @@ pub(super) struct Serve {
     /// Where what budgets granted is kept: in memory, or in a file (file:PATH), so that it outlives restarts and crashes.
     #[arg(long, value_name = "LEDGER", default_value = "memory")]
     ledger: LedgerKind,
-    /// Where the proxy listens.
+    /// Where the proxy listens, or `off` where Envoy sends requests on and only asks here: then no pool needs an upstream.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
-    proxy: SocketAddr,
-    /// Where the gRPC server listens, which Envoy's ext_proc filter asks.
+    proxy: ProxyAt,
+    /// Where the gRPC server listens: for Envoy's ext_proc, ext_authz, rate limit and access log clients, and for the
+    /// gRPC API.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9001")]
     grpc: SocketAddr,
     /// Where the admin API listens.
@@ -87,6 +89,12 @@ impl Serve {
     }
 
     fn settings(self) -> anyhow::Result<Settings> {
+        if self.proxy == ProxyAt::Off && (self.demo || self.upstream.is_some()) {
+            let useless = if self.demo { "--demo" } else { "--upstream" };
+            return Err(anyhow!(
+                "with --proxy off nothing is sent to an upstream: leave {useless} out, or the proxy on"
+            ));
+        }
         let secret = |name| Secret::from_env(name).map_err(|error| anyhow!(error));
         let upstream_key = secret(UPSTREAM_KEY)?
             .map(|key| key.bearer().map_err(|error| anyhow!("{UPSTREAM_KEY}: {error}")))
@@ -145,22 +153,38 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
 
 /// What listens where, and what to try next.
 fn announcement(app: &App, demo: bool) -> String {
-    let (proxy, grpc, admin) = (app.proxy(), app.grpc(), app.admin());
+    let (grpc, admin) = (app.grpc(), app.admin());
     let version = env!("CARGO_PKG_VERSION");
     let simulated = if demo { " (simulated engine)" } else { "" };
     let pools: String =
         app.upstreams().iter().map(|(pool, upstream)| format!("  pool {pool:<5} {upstream}{simulated}\n")).collect();
+    let disbelieved = |door| {
+        let headers = app.disbelieved(door);
+        headers.fold(String::new(), |told, name| {
+            told + &format!("\n             {name} is not believed here; identity.trust changes that")
+        })
+    };
+    let (proxy, call) = match app.proxy() {
+        None => ("off".to_owned(), String::new()),
+        Some(proxy) => (
+            format!("http://{proxy}/v1/chat/completions{}", disbelieved(Listener::Proxy)),
+            format!(
+                "  curl -N http://{proxy}/v1/chat/completions -H 'content-type: application/json' -H 'x-tenant-id: me' \\
+    -d '{{\"model\": \"demo\", \"stream\": true, \"max_tokens\": 50, \"messages\": [{{\"role\": \"user\", \"content\": \"Hello\"}}]}}'
+"
+            ),
+        ),
+    };
     format!(
         "\
 tallygate {version}
-  proxy      http://{proxy}/v1/chat/completions
-  grpc       {grpc}
+  proxy      {proxy}
+  grpc       {grpc}{}
   admin      http://{admin}/v1/tenants
 {pools}
 Try:
-  curl -N http://{proxy}/v1/chat/completions -H 'content-type: application/json' -H 'x-tenant-id: me' \\
-    -d '{{\"model\": \"demo\", \"stream\": true, \"max_tokens\": 50, \"messages\": [{{\"role\": \"user\", \"content\": \"Hello\"}}]}}'
-  tallygate admin tenants --url http://{admin}
-"
+{call}  tallygate admin tenants --url http://{admin}
+",
+        disbelieved(Listener::Grpc)
     )
 }

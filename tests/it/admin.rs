@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tallygate::app::App;
-use tallygate::settings::{Door, LedgerKind, Remember, Secret, Settings};
+use tallygate::settings::{Door, LedgerKind, ProxyAt, Remember, Secret, Settings};
 use tallygate::units::Span;
 
 use crate::door::{Client, Setup, Upstream, usual};
@@ -108,7 +108,7 @@ fn settings(admin: &str, token: Option<&str>) -> Settings {
         upstream: Some("http://127.0.0.1:9".parse().expect("an address")),
         ledger: LedgerKind::Memory,
         grpc: "127.0.0.1:0".parse().expect("an address"),
-        proxy: "127.0.0.1:0".parse().expect("an address"),
+        proxy: "127.0.0.1:0".parse().expect("an address or off"),
         admin: admin.parse().expect("an address"),
         demo: false,
         grace: Span::from_secs(1),
@@ -144,7 +144,9 @@ async fn what_cannot_start_says_why() {
     assert!(error.to_string().contains("--upstream"), "{error}");
     let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("an address");
     let address = taken.local_addr().expect("bound");
-    let error = App::start(Settings { proxy: address, ..settings("127.0.0.1:0", None) }).await.expect_err("taken");
+    let error = App::start(Settings { proxy: ProxyAt::Address(address), ..settings("127.0.0.1:0", None) })
+        .await
+        .expect_err("taken");
     assert!(error.to_string().contains(&format!("cannot listen on {address}")), "{error}");
     let missing = Settings { policy: Some("/nowhere/policy.yaml".into()), ..settings("127.0.0.1:0", None) };
     let error = App::start(missing).await.expect_err("no such file");

@@ -57,7 +57,7 @@ async fn run(script: &str, arguments: &[String]) -> bool {
 async fn reach(way: Way, gateway: &Gateway, upstream: SocketAddr) -> Option<(SocketAddr, Option<Front>)> {
     match way.config() {
         None if way == Way::Layer => Some((layered(gateway.gate(), Door::default(), upstream).await, None)),
-        None => Some((gateway.app.proxy(), None)),
+        None => Some((gateway.proxy(), None)),
         Some(config) => {
             let front = Front::of(config, gateway, upstream).await?;
             Some((front.address(), Some(front)))

@@ -14,11 +14,35 @@ fn tallygate(arguments: &[&str]) -> Output {
     Command::new(TALLYGATE).args(arguments).env_remove("TALLYGATE_ADMIN_TOKEN").output().expect("it starts")
 }
 
-/// A served demo, ended with the test.
+/// A running `tallygate serve`, ended with the test.
 struct Served {
     process: Child,
-    proxy: String,
-    admin: String,
+    /// What it says when it listens.
+    announcement: String,
+}
+
+impl Served {
+    fn start(arguments: &[&str]) -> Self {
+        let mut process = Command::new(TALLYGATE)
+            .arg("serve")
+            .args(arguments)
+            .args(["--admin", "127.0.0.1:0"])
+            .env_remove("TALLYGATE_ADMIN_TOKEN")
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let lines = BufReader::new(process.stdout.take().expect("it is piped")).lines();
+        let lines = lines.map(|line| line.expect("text")).take_while(|line| line != "Try:");
+        let announcement = lines.collect::<Vec<_>>().join("\n");
+        Self { process, announcement }
+    }
+
+    fn address(&self, name: &str) -> String {
+        let line = self.announcement.lines().find(|line| line.trim_start().starts_with(name));
+        let line = line.unwrap_or_else(|| panic!("it says where its {name} listens: {}", self.announcement));
+        let (_, url) = line.split_once("http://").expect("an address");
+        url.split('/').next().expect("a host").to_owned()
+    }
 }
 
 impl Drop for Served {
@@ -29,28 +53,29 @@ impl Drop for Served {
     }
 }
 
-fn serve() -> Served {
-    let mut process = Command::new(TALLYGATE)
-        .args(["serve", "--demo", "--proxy", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
-        .env_remove("TALLYGATE_ADMIN_TOKEN")
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("it starts");
-    let mut lines = BufReader::new(process.stdout.take().expect("it is piped")).lines();
-    let mut address = |name: &str| {
-        let line = lines.by_ref().map(|line| line.expect("text")).find(|line| line.trim_start().starts_with(name));
-        let line = line.unwrap_or_else(|| panic!("it says where its {name} listens"));
-        let (_, url) = line.split_once("http://").expect("an address");
-        url.split('/').next().expect("a host").to_owned()
+#[tokio::test]
+async fn with_the_proxy_off_it_needs_no_upstream_and_says_whose_headers_it_does_not_believe() {
+    let served = Served::start(&["--proxy", "off", "--grpc", "0.0.0.0:0"]);
+    let told: Vec<&str> = served.announcement.lines().map(str::trim_start).collect();
+    assert!(told.contains(&"proxy      off") && !told.iter().any(|line| line.starts_with("pool")), "{told:?}");
+    assert!(told.contains(&"x-tenant-id is not believed here; identity.trust changes that"), "{told:?}");
+
+    let mut admin = Client::connect(served.address("admin").parse().expect("an address")).await;
+    let chat = chat();
+    let mut explained = async |listener: &str| {
+        admin.post("/v1/explain", "", &format!("{{{listener}\"body\": {chat}}}")).await;
+        admin.answer().await
     };
-    let (proxy, admin) = (address("proxy"), address("admin"));
-    Served { process, proxy, admin }
+    assert_eq!(explained("").await.json()["request"]["listener"], "grpc", "there is no other");
+    let proxied = explained("\"listener\": \"proxy\", ").await;
+    assert!(proxied.status == 400 && proxied.body.contains("there is no proxy here"), "{}", proxied.body);
 }
 
 #[tokio::test]
 async fn serve_says_where_it_listens_and_admin_shows_the_tally() {
-    let mut served = serve();
-    let mut client = Client::connect(served.proxy.parse().expect("an address")).await;
+    let mut served = Served::start(&["--demo", "--proxy", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]);
+    assert!(!served.announcement.contains("not believed"), "on loopback they are");
+    let mut client = Client::connect(served.address("proxy").parse().expect("an address")).await;
     let body = serde_json::json!({
         "model": "demo", "stream": true, "max_tokens": 5, "messages": [{"role": "user", "content": "Hello"}],
     });
@@ -58,7 +83,7 @@ async fn serve_says_where_it_listens_and_admin_shows_the_tally() {
     let answer = client.answer().await;
     assert!(answer.status == 200 && answer.body.ends_with("data: [DONE]\n\n"), "{}", answer.body);
 
-    let url = format!("http://{}", served.admin);
+    let url = format!("http://{}", served.address("admin"));
     for what in ["tenants", "queues", "pools", "requests"] {
         let shown = tallygate(&["admin", what, "--url", &url]);
         assert!(shown.status.success(), "{shown:?}");
@@ -95,7 +120,7 @@ async fn stopping(gateway: Gateway) -> tokio::task::JoinHandle<()> {
 #[tokio::test]
 async fn stopping_refuses_in_words_until_what_runs_is_done_and_then_listens_no_more() {
     let (gateway, mut upstream) = usual().await;
-    let (proxy, admin) = (gateway.app.proxy(), gateway.app.admin());
+    let (proxy, admin) = (gateway.proxy(), gateway.app.admin());
     let mut running = gateway.client().await;
     running.chat("", &chat()).await;
     let mut exchange = upstream.next().await;
@@ -119,7 +144,7 @@ async fn with_nothing_to_wait_for_the_doors_listen_on_for_the_notice() {
     let upstream = Upstream::start().await;
     let setup = Setup { notice: Span::from_secs(600), ..Setup::default() };
     let gateway = setup.start(&upstream.url()).await;
-    let proxy = gateway.app.proxy();
+    let proxy = gateway.proxy();
     let stopping = stopping(gateway).await;
     for _ in 0..3 {
         let mut newcomer = Client::connect(proxy).await;
@@ -140,11 +165,17 @@ fn what_cannot_be_done_is_told_and_fails() {
         (&["serve", "--ledger", "redis://somewhere"], "not available in this build"),
         (&["serve", "--demo", "--ledger", "file:/missing/ledger"], "make its directory first"),
         (&["serve", "--demo", "--upstream", "http://127.0.0.1:9"], "cannot be used with"),
-        (&["serve", "--proxy", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"], "has no upstream"),
+        (
+            &["serve", "--proxy", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"],
+            "turn the proxy off with --proxy off",
+        ),
         (
             &["serve", "--demo", "--proxy", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "0.0.0.0:0"],
             "TALLYGATE_ADMIN_TOKEN",
         ),
+        (&["serve", "--demo", "--proxy", "off"], "leave --demo out"),
+        (&["serve", "--upstream", "http://127.0.0.1:9", "--proxy", "off"], "leave --upstream out"),
+        (&["serve", "--proxy", "localhost:8080"], "or is \"off\""),
         (&["serve", "--idle-timeout", "soon"], "invalid value 'soon'"),
         (&["admin", "tenants", "--url", "http://127.0.0.1:9"], "is `tallygate serve` running?"),
         (&["admin", "tenants", "--url", "https://127.0.0.1:9"], "must look like http://"),

@@ -150,11 +150,11 @@ fn envelope(sketch: &Sketch) -> anyhow::Result<String> {
             values.push(value.into());
         }
     }
-    let listener = match sketch.listener {
+    let listener = sketch.listener.map(|listener| match listener {
         crate::policy::model::Listener::Proxy => "proxy",
         crate::policy::model::Listener::Grpc => "grpc",
         crate::policy::model::Listener::Layer => "layer",
-    };
+    });
     let tenant = sketch.tenant.as_ref().map(|tenant| tenant.as_str());
     let (method, path) = (sketch.method.as_str(), &sketch.path);
     let envelope = json!({

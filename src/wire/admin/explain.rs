@@ -10,7 +10,7 @@ use axum::extract::rejection::BytesRejection;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 
-use super::super::explain::{Sketch, would};
+use super::super::explain::{Sketch, Unexplained, would};
 use super::{Desk, fault};
 
 /// How many explanations are worked out at once.
@@ -34,7 +34,8 @@ pub(super) async fn explain(State(desk): State<Arc<Desk>>, body: Result<Bytes, B
     });
     match working.await {
         Ok(Ok(would)) => Json(would).into_response(),
-        Ok(Err(broken)) => fault(StatusCode::SERVICE_UNAVAILABLE, &broken.to_string()),
+        Ok(Err(no_proxy @ Unexplained::NoProxy)) => fault(StatusCode::BAD_REQUEST, &no_proxy.to_string()),
+        Ok(Err(Unexplained::Broken(broken))) => fault(StatusCode::SERVICE_UNAVAILABLE, &broken.to_string()),
         Err(_panicked) => fault(StatusCode::INTERNAL_SERVER_ERROR, "the explanation failed; see the log"),
     }
 }

@@ -13,4 +13,4 @@ mod would;
 
 pub(super) use decision::{brief, decision};
 pub use request::{DEFAULT_PATH, Sketch, read_listener};
-pub use would::{Doors, Would, would};
+pub use would::{Doors, Unexplained, Would, would};

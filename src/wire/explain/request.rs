@@ -23,8 +23,8 @@ pub struct Sketch {
     pub headers: HeaderMap,
     /// Its body.
     pub body: Bytes,
-    /// By which listener it would come.
-    pub listener: Listener,
+    /// By which listener it would come; by the proxy, where there is one, unless it is said.
+    pub listener: Option<Listener>,
     /// Whose it is taken to be, whatever its headers say.
     pub tenant: Option<TenantId>,
 }
@@ -62,7 +62,7 @@ impl Sketch {
             path: path.to_owned(),
             headers: HeaderMap::new(),
             body,
-            listener: Listener::Proxy,
+            listener: None,
             tenant: None,
         }
     }
@@ -98,7 +98,7 @@ impl Sketch {
             values.iter().try_for_each(|value| sketch.add_header(&name, value))?;
         }
         if let Some(name) = envelope.listener {
-            sketch.listener = read_listener(&name)?;
+            sketch.listener = Some(read_listener(&name)?);
         }
         sketch.tenant = envelope.tenant.as_deref().map(TenantId::from);
         Ok(sketch)
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn an_envelope_may_name_the_listener_and_the_tenant() {
         let sketch = read(r#"{"body": {}, "listener": "grpc", "tenant": "acme", "method": "GET"}"#).expect("valid");
-        assert_eq!((sketch.listener, sketch.method.as_str()), (Listener::Grpc, "GET"));
+        assert_eq!((sketch.listener, sketch.method.as_str()), (Some(Listener::Grpc), "GET"));
         assert_eq!(sketch.tenant.expect("given").as_str(), "acme");
     }
 

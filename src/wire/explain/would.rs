@@ -23,8 +23,8 @@ use super::words::{self, Advice};
 /// What is known of the doors where a request would come in.
 #[derive(Clone, Copy, Debug)]
 pub struct Doors {
-    /// Where the proxy listens.
-    pub proxy: std::net::IpAddr,
+    /// Where the proxy listens, if it does.
+    pub proxy: Option<std::net::IpAddr>,
     /// Where the gRPC server listens.
     pub grpc: std::net::IpAddr,
     /// The largest body that is read.
@@ -32,14 +32,29 @@ pub struct Doors {
 }
 
 impl Doors {
-    fn trust(&self, policy: &Policy, by: Listener) -> bool {
+    /// By which listener a request would come: the proxy where there is one, unless it is said otherwise.
+    ///
+    /// # Errors
+    /// When there is no such listener.
+    fn listener(&self, sketch: &Sketch) -> Result<Listener, Unexplained> {
+        match (sketch.listener, self.proxy) {
+            (Some(Listener::Proxy), None) => Err(Unexplained::NoProxy),
+            (Some(named), _) => Ok(named),
+            (None, Some(_)) => Ok(Listener::Proxy),
+            (None, None) => Ok(Listener::Grpc),
+        }
+    }
+
+    /// Whether headers may name the tenant there.
+    #[must_use]
+    pub fn trust(&self, policy: &Policy, by: Listener) -> bool {
         let bound_to = match by {
             Listener::Proxy => self.proxy,
-            Listener::Grpc => self.grpc,
+            Listener::Grpc => Some(self.grpc),
             // What can be asked about is sent to one of the doors.
-            Listener::Layer => return false,
+            Listener::Layer => None,
         };
-        trusts(&policy.identity.trust, by, bound_to)
+        bound_to.is_some_and(|bound_to| trusts(&policy.identity.trust, by, bound_to))
     }
 }
 
@@ -114,13 +129,25 @@ struct Progress {
     core: Option<(Found, Option<String>)>,
 }
 
+/// Why nothing can be said of a request.
+#[derive(Debug, thiserror::Error)]
+pub enum Unexplained {
+    /// It names a listener that is not there.
+    #[error("there is no proxy here (--proxy off): ask about \"listener\": \"grpc\"")]
+    NoProxy,
+    /// The core is broken.
+    #[error(transparent)]
+    Broken(#[from] Broken),
+}
+
 /// What would become of it now.
 ///
 /// # Errors
-/// When the core is broken.
-pub fn would(gate: &Gate, doors: &Doors, sketch: &Sketch) -> Result<Would, Broken> {
+/// When it names a listener that is not there, or the core is broken.
+pub fn would(gate: &Gate, doors: &Doors, sketch: &Sketch) -> Result<Would, Unexplained> {
     let mut progress = Progress::default();
-    let stopped = match through(gate, doors, sketch, &mut progress) {
+    let by = doors.listener(sketch)?;
+    let stopped = match through(gate, doors, sketch, by, &mut progress) {
         Ok(Some(prepared)) => {
             examine(gate, prepared.ask(), &mut progress)?;
             None
@@ -150,7 +177,7 @@ pub fn would(gate: &Gate, doors: &Doors, sketch: &Sketch) -> Result<Would, Broke
         key: advice.as_ref().and_then(|advice| advice.key.clone()),
         what_would_let_it_in: advice.map(|advice| advice.words),
         request: Sent {
-            listener: listener(sketch.listener),
+            listener: listener(by),
             method: sketch.method.to_string(),
             path: sketch.path.clone(),
             dialect: Dialect::of(&sketch.method, &sketch.path).map(Dialect::name),
@@ -164,10 +191,16 @@ pub fn would(gate: &Gate, doors: &Doors, sketch: &Sketch) -> Result<Would, Broke
 }
 
 /// Takes a request through the door; nothing where it passes unmetered.
-fn through(gate: &Gate, doors: &Doors, sketch: &Sketch, progress: &mut Progress) -> Result<Option<Prepared>, Refused> {
+fn through(
+    gate: &Gate,
+    doors: &Doors,
+    sketch: &Sketch,
+    by: Listener,
+    progress: &mut Progress,
+) -> Result<Option<Prepared>, Refused> {
     let policy = gate.policy();
     let Sketch { method, path, headers, body, .. } = sketch;
-    let trusted = doors.trust(policy, sketch.listener);
+    let trusted = doors.trust(policy, by);
     let head = RequestHead { method, path, headers, bodiless: body.is_empty() };
     let entered = match &sketch.tenant {
         Some(tenant) => enter_as(policy, head, tenant.clone()),
@@ -175,7 +208,7 @@ fn through(gate: &Gate, doors: &Doors, sketch: &Sketch, progress: &mut Progress)
     };
     if !matches!(entered, Err(Refused::Unsupported(_))) {
         let caller = entered.as_ref().ok().map(|entered| &entered.identified.caller);
-        progress.identity = Some(identity(policy, trusted, sketch, caller));
+        progress.identity = Some(identity(policy, (by, trusted), sketch, caller));
     }
     let Entered { identified, coding, toll } = entered?;
     let Toll::Metered { dialect, patience } = toll else { return Ok(None) };
@@ -203,12 +236,12 @@ fn examine(gate: &Gate, ask: &Ask, progress: &mut Progress) -> Result<(), Broken
 }
 
 /// Whose it would be, and what each rule says to that.
-fn identity(policy: &Policy, trusted: bool, sketch: &Sketch, caller: Option<&Caller>) -> Identity {
+fn identity(policy: &Policy, (by, trusted): (Listener, bool), sketch: &Sketch, caller: Option<&Caller>) -> Identity {
     let mut rules: Vec<Rule> = trail(&policy.identity, trusted, &sketch.headers, &NoClaims)
         .map(|(index, says)| Rule {
             rule: format!("identity.tenant[{index}]"),
             by: policy.identity.tenant.get(index).map_or_else(String::new, source),
-            says: said(says, sketch.listener),
+            says: said(says, by),
         })
         .collect();
     if let Some(tenant) = &sketch.tenant {

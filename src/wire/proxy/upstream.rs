@@ -82,7 +82,10 @@ impl Upstream {
         let pools = policy.pools.iter().map(|pool| {
             let uri = pool.upstream.as_ref().or(default).ok_or_else(|| {
                 let name = &pool.name;
-                format!("pool {name:?} has no upstream: give it one in the policy, or all of them with --upstream")
+                format!(
+                    "pool {name:?} has no upstream: give it one in the policy, or all of them with --upstream; where \
+                     Envoy sends requests on and only asks here, turn the proxy off with --proxy off"
+                )
             })?;
             check(uri)?;
             Ok::<_, String>(uri.clone())

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 use tallygate::app::App;
 use tallygate::ledger::Balance;
-use tallygate::settings::{Door, LedgerKind, Remember, Secret, Settings};
+use tallygate::settings::{Door, LedgerKind, ProxyAt, Remember, Secret, Settings};
 use tallygate::shell::{Gate, Seen};
 use tallygate::units::{Span, VirtualTokens};
 
@@ -89,7 +89,7 @@ impl Setup {
             policy: Some(write("policy.yaml", &self.policy)),
             upstream: (!self.demo).then(|| upstream.parse().expect("an upstream")),
             ledger: self.ledger,
-            proxy: anywhere,
+            proxy: ProxyAt::Address(anywhere),
             grpc: self.grpc,
             admin: anywhere,
             demo: self.demo,
@@ -116,9 +116,13 @@ impl Gateway {
         self.app.gate()
     }
 
+    pub(crate) fn proxy(&self) -> std::net::SocketAddr {
+        self.app.proxy().expect("the proxy is on")
+    }
+
     /// Connects a client to the proxy.
     pub(crate) async fn client(&self) -> Client {
-        Client::connect(self.app.proxy()).await
+        Client::connect(self.proxy()).await
     }
 
     /// Connects a client to the admin API.

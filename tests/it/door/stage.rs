@@ -155,7 +155,7 @@ impl Stage {
     /// Where clients connect to.
     pub(crate) fn address(&self) -> SocketAddr {
         let front = self.front.as_ref().map(Front::address);
-        front.or(self.layered).unwrap_or(self.gateway.app.proxy())
+        front.or(self.layered).unwrap_or(self.gateway.proxy())
     }
 
     /// Connects a client.
