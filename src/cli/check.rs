@@ -43,7 +43,7 @@ fn summary(policy: &Policy) -> String {
     format!(
         "{}, {}, {}",
         counted(policy.classes.len(), "class", "classes"),
-        counted(policy.tenants.len(), "tenant rule", "tenant rules"),
+        counted(policy.tenants.iter().filter(|rule| rule.written).count(), "tenant rule", "tenant rules"),
         pools.join(", "),
     )
 }

@@ -147,7 +147,8 @@ fn routing(page: &mut Page, routing: &Value) {
         &format!("{asked}{alias} by pool {} ({})", plain(&routing["pool"]), plain(&routing["pool_key"])),
     );
     page.line("class", &format!("{}: {}", plain(&routing["class"]), plain(&routing["class_because"])));
-    page.line("weight", &format!("{} ({})", number(&routing["weight"]), plain(&routing["weight_key"])));
+    let weight_key = routing["weight_key"].as_str().unwrap_or("no rule of tenants is for it");
+    page.line("weight", &format!("{} ({weight_key})", number(&routing["weight"])));
     patience(page, routing);
 }
 

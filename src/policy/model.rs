@@ -302,6 +302,8 @@ pub struct TenantRule {
     pub weight: Weight,
     /// The classes they may use; the first is theirs when they wish for another. Never empty.
     pub classes: Vec<ClassIndex>,
+    /// Whether the policy has it. If not it is the last, for whoever the others leave out.
+    pub written: bool,
 }
 
 /// A pool of serving capacity.

@@ -55,7 +55,7 @@ fn all_files_are_told_of_in_one_run() {
     assert!(told[1].starts_with("absent.yaml:1:1: cannot be read: "), "{told:?}");
     assert_eq!(
         text(&output.stdout),
-        "../../../policies/default.yaml: ok: 3 classes, 1 tenant rule, pool default with 64 requests and 16000 tokens \
+        "../../../policies/default.yaml: ok: 3 classes, 0 tenant rules, pool default with 64 requests and 16000 tokens \
          in flight\n"
     );
 }

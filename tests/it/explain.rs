@@ -43,6 +43,48 @@ async fn every_request_gets_its_explanation() {
     }
 }
 
+/// The names of the gates, in the order in which an explanation tells of them.
+fn gates(explained: &str) -> Vec<&str> {
+    let told = explained.lines().skip_while(|line| !line.starts_with("drain "));
+    let told = told.take_while(|line| !line.is_empty()).filter(|line| !line.starts_with(' '));
+    told.filter_map(|line| line.split_whitespace().next()).collect()
+}
+
+#[tokio::test]
+async fn the_manual_shows_what_is_said() {
+    let manual = fs::read_to_string(root().join("docs/explain.md")).expect("it is there");
+    let between = |from: &str, to: &str| {
+        let (_, rest) = manual.split_once(from).unwrap_or_else(|| panic!("{from}"));
+        rest.split_once(to).unwrap_or_else(|| panic!("{to}")).0.to_owned()
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("policy.yaml"), between("```yaml\n", "```")).expect("written");
+    fs::write(folder.path().join("request.http"), between("$ cat request.http\n", "$ tallygate")).expect("written");
+    let line = "tallygate explain --policy policy.yaml --request request.http";
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tallygate"));
+    let output = command.args(line.split(' ').skip(1)).current_dir(&folder).output().await.expect("it was built");
+    let said = text(&output.stdout);
+    assert_eq!(between(&format!("$ {line}\n"), "```"), said, "docs/explain.md is stale");
+
+    let all = gates(said);
+    assert!(all.len() > 8, "{all:?}");
+    let shown: Vec<_> = manual.split("```").map(gates).filter(|gates| !gates.is_empty()).collect();
+    assert!(shown.len() >= 4 && shown.iter().all(|gates| *gates == all), "{shown:?}");
+    let meant = between("## What each line means", "\n`about");
+    let meant: Vec<&str> = meant.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    assert_eq!(meant, all, "what each line means");
+}
+
+#[tokio::test]
+async fn a_listener_beyond_loopback_believes_no_headers() {
+    let explain = ["explain", "--policy", "policy.yaml", "--request", "chat.http", "--json"];
+    let local: Value = serde_json::from_slice(&tallygate(&explain).await.stdout).expect("JSON");
+    let bound = [&explain[..], &["--bound-to", "0.0.0.0"]].concat();
+    let beyond: Value = serde_json::from_slice(&tallygate(&bound).await.stdout).expect("JSON");
+    let believed = |told: &Value| told["identity"]["headers_are_believed"].as_bool();
+    assert_eq!((believed(&local), believed(&beyond)), (Some(true), Some(false)), "{beyond}");
+}
+
 #[tokio::test]
 async fn what_cannot_be_explained_says_why() {
     let folder = env::temp_dir();

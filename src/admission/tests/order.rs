@@ -309,6 +309,7 @@ fn a_weight_rule_applies_by_the_policy() {
             matches: crate::policy::Pattern::new("gold*").expect("valid"),
             weight: weight(4.0),
             classes: vec![ClassIndex::new(0)],
+            written: true,
         },
     );
     let selection = policy.select(&"gold-1".into(), None, "any").expect("every model is served");

@@ -54,6 +54,7 @@ pub(in crate::admission) fn policy() -> Policy {
             matches: Pattern::everything(),
             weight: Weight::ONE,
             classes: vec![ClassIndex::new(0)],
+            written: true,
         }],
         pools: vec![Pool {
             name: "chat".into(),

@@ -111,12 +111,12 @@ impl Checks<'_> {
                 Some(names) => self.granted(&form.classes, names, index),
                 None => default.map(|default| unlisted(&form.classes, default)),
             };
-            Some(TenantRule { matches: matches?, weight: weight?, classes: classes? })
+            Some(TenantRule { matches: matches?, weight: weight?, classes: classes?, written: true })
         });
         let mut rules = all(rules.collect())?;
         if !rules.iter().any(|rule| rule.matches.is_everything()) {
             let classes = unlisted(&form.classes, default?);
-            rules.push(TenantRule { matches: Pattern::everything(), weight: Weight::ONE, classes });
+            rules.push(TenantRule { matches: Pattern::everything(), weight: Weight::ONE, classes, written: false });
         }
         Some(rules)
     }

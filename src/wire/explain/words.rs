@@ -46,14 +46,14 @@ pub(super) fn wait_key(class: ClassIndex) -> String {
     format!("classes[{}].max_wait", class.get())
 }
 
-/// The key of a tenant's rule: the first that fits decides.
-pub(super) fn tenant_key(policy: &Policy, tenant: &TenantId) -> String {
-    let rule = policy.tenants.iter().position(|rule| rule.matches.matches(tenant.as_str())).unwrap_or_default();
-    format!("tenants[{rule}]")
+/// The key of a tenant's rule, the first that fits; nothing where the policy has none for it.
+pub(super) fn tenant_key(policy: &Policy, tenant: &TenantId) -> Option<String> {
+    let rule = policy.tenants.iter().position(|rule| rule.matches.matches(tenant.as_str()))?;
+    policy.tenants[rule].written.then(|| format!("tenants[{rule}]"))
 }
 
-pub(super) fn weight_key(policy: &Policy, tenant: &TenantId) -> String {
-    format!("{}.weight", tenant_key(policy, tenant))
+pub(super) fn weight_key(policy: &Policy, tenant: &TenantId) -> Option<String> {
+    tenant_key(policy, tenant).map(|rule| format!("{rule}.weight"))
 }
 
 /// Who says how long a request may wait.
@@ -239,7 +239,11 @@ struct Numbers {
 fn queue_full(policy: &Policy, subject: &Subject, key: &str, numbers: Numbers) -> String {
     let Numbers { level, unit, cap, queued, asked, displaced } = numbers;
     let needed = queued.saturating_add(asked);
-    let (unit, weight) = (unit.name(), weight_key(policy, &subject.tenant));
+    let unit = unit.name();
+    let weight = weight_key(policy, &subject.tenant).map_or_else(
+        || "a rule of tenants that gives it a greater weight than 1".to_owned(),
+        |key| format!("a greater {key}"),
+    );
     if asked > cap {
         return format!(
             "A {key} of at least {asked} (now {cap}): as it is, this request may not wait even alone, and is let in only \
@@ -255,12 +259,12 @@ fn queue_full(policy: &Policy, subject: &Subject, key: &str, numbers: Numbers) -
             level.name()
         ),
         Level::Class | Level::Pool if displaced => format!(
-            "Fewer {unit} of this tenant's waiting, or a greater {weight}: the {}'s queue was full, and the request that \
+            "Fewer {unit} of this tenant's waiting, or {weight}: the {}'s queue was full, and the request that \
              leaves is the latest of whoever holds most of it for its weight. Or a {key} of more than {cap}.",
             level.name()
         ),
         Level::Class | Level::Pool => format!(
-            "Less of this tenant's in the queue, or a greater {weight}: the {}'s queue was full, and a newcomer takes the \
+            "Less of this tenant's in the queue, or {weight}: the {}'s queue was full, and a newcomer takes the \
              place of another only where its tenant would still hold less of it for its weight. Or a {key} of {needed} \
              or more (now {cap}).",
             level.name()

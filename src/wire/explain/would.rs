@@ -113,7 +113,8 @@ struct Routing {
     class: String,
     class_because: String,
     weight: f64,
-    weight_key: String,
+    /// The policy's key that gives it; nothing where no rule is for the tenant.
+    weight_key: Option<String>,
     streamed: bool,
     /// How long the client says it waits for dispatch, and for something of the answer.
     waits_for_dispatch_s: Option<f64>,
@@ -294,17 +295,20 @@ fn routing(policy: &Policy, ask: &Ask) -> Routing {
 /// Why a request competes in its class.
 fn class_because(policy: &Policy, caller: &Caller, selection: &Selection) -> String {
     let rule = words::tenant_key(policy, &caller.tenant);
+    let grants = rule
+        .as_ref()
+        .map_or("what a tenant without a rule of its own may use".into(), |rule| format!("{rule}.classes"));
     let granted = &*policy.classes[selection.class.index()].name;
     let fallback = if selection.class == policy.default_class {
         "default_class".to_owned()
     } else {
-        format!("the first of {rule}.classes")
+        format!("the first of {grants}")
     };
     match caller.wished_class.as_deref() {
         None => format!("{fallback}, since it wishes for none"),
-        Some(wish) if wish == granted => format!("its wish, which {rule}.classes grants"),
+        Some(wish) if wish == granted => format!("its wish, which {grants} includes"),
         Some(wish) if policy.classes.iter().any(|class| *class.name == *wish) => {
-            format!("{fallback}, since {rule}.classes does not grant its wish, {wish:?}")
+            format!("{fallback}, since {grants} does not include its wish, {wish:?}")
         }
         Some(wish) => format!("{fallback}, since its wish, {wish:?}, is no class of this policy"),
     }
