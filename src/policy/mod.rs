@@ -37,4 +37,12 @@ fn without_null(schema: &mut Schema) {
             schema.insert("type".into(), only);
         }
     }
+    if let Some(Value::Array(forms)) = schema.get_mut("anyOf") {
+        forms.retain(|form| form.get("type").and_then(Value::as_str) != Some("null"));
+        if let [Value::Object(only)] = &mut forms[..] {
+            let only = std::mem::take(only);
+            schema.remove("anyOf");
+            only.into_iter().for_each(|(keyword, value)| drop(schema.insert(keyword, value)));
+        }
+    }
 }

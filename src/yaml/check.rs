@@ -7,7 +7,7 @@
 
 mod object;
 mod union;
-mod words;
+pub(super) mod words;
 
 use serde_json::{Map, Value};
 
@@ -88,9 +88,12 @@ impl<'schema> Checker<'schema> {
             return;
         }
         if let Content::Scalar(Value::Null) = node.content {
-            let is_root = self.trail.steps().is_empty();
-            let message = if is_root { "is empty" } else { "has no value; give it one, or leave the key out" };
-            self.find(node.position, self.part(schema), message.into());
+            let message = match rules.get("required").and_then(|required| required.get(0)).and_then(Value::as_str) {
+                _ if !self.trail.steps().is_empty() => "has no value; give it one, or leave the key out".into(),
+                Some(key) => format!("is empty; it needs `{key}` at least"),
+                None => "is empty".into(),
+            };
+            self.find(node.position, self.part(schema), message);
             return;
         }
         if self.is_later(rules, node) {
@@ -112,7 +115,10 @@ impl<'schema> Checker<'schema> {
             self.content(rules, node);
         } else {
             let found = node.describe();
-            let hint = words::type_hint(rules, node);
+            let mut hint = words::type_hint(rules, node);
+            if hint.is_empty() {
+                hint = self.key_for(rules, node);
+            }
             self.find(
                 node.position,
                 self.part(schema),
@@ -125,6 +131,21 @@ impl<'schema> Checker<'schema> {
     fn is_later(&self, rules: &Map<String, Value>, node: &Node) -> bool {
         let Content::Scalar(value) = &node.content else { return false };
         rules.get(LATER).and_then(Value::as_array).is_some_and(|later| later.contains(value))
+    }
+
+    /// `; write {adapt: auto}` for a word where a mapping is expected of which one key takes it.
+    fn key_for(&self, rules: &'schema Map<String, Value>, node: &Node) -> String {
+        let Content::Scalar(Value::String(text)) = &node.content else { return String::new() };
+        let keys = rules.get("properties").and_then(Value::as_object).into_iter().flatten();
+        let takes = |schema: &'schema Value| {
+            let literals = self.literals(self.resolve(schema)).unwrap_or_default();
+            literals.into_iter().any(|literal| literal.as_str() == Some(text))
+        };
+        let mut keys = keys.filter(|(_, schema)| takes(schema)).map(|(key, _)| key);
+        match (keys.next(), keys.next()) {
+            (Some(key), None) => format!("; write {{{key}: {text}}}"),
+            _ => String::new(),
+        }
     }
 
     fn literal(&mut self, literals: &[&Value], node: &Node) {

@@ -33,6 +33,7 @@ mod tests;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
+pub(crate) use check::words::did_you_mean;
 pub use document::{Document, MOST_BYTES, Part};
 pub use mistake::{Mistake, Mistakes, Position};
 pub use read::read;

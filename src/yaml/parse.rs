@@ -109,6 +109,17 @@ struct Unreadable {
     message: String,
 }
 
+/// What was probably written, by what the parser says of it.
+fn hint(info: &str) -> &'static str {
+    if info.contains("anchor or alias") || info.contains("unknown anchor") {
+        "; a text that begins with * or & is put in quotes, as in \"*\""
+    } else if info.contains("tabs") {
+        "; indent with spaces"
+    } else {
+        ""
+    }
+}
+
 struct Reader<'text> {
     events: Parser<'text, StrInput<'text>>,
     reporter: Reporter,
@@ -146,7 +157,8 @@ impl<'text> Reader<'text> {
             Some(Ok(event)) => Ok(event),
             Some(Err(error)) => {
                 let position = self.reporter.position(*error.marker());
-                Err(Unreadable { position, message: format!("is not YAML: {}", error.info()) })
+                let message = format!("is not YAML: {}{}", error.info(), hint(error.info()));
+                Err(Unreadable { position, message })
             }
             None => Err(Unreadable { position: Position::START, message: "is not YAML: it ends too early".into() }),
         }

@@ -24,6 +24,9 @@ pub fn read(path: &Path) -> Result<String, Mistakes> {
     if bytes.len() > MAX_BYTES {
         return Err(mistake(Position::START, format!("is larger than the {MAX_BYTES} bytes that are accepted")));
     }
+    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+        return Err(mistake(Position::START, "looks like UTF-16; save it as UTF-8".into()));
+    }
     String::from_utf8(bytes).map_err(|error| {
         let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         mistake(end_of(&String::from_utf8_lossy(good)), "is not UTF-8 text from here on".into())

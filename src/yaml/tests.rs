@@ -162,7 +162,7 @@ f.yaml:22:1: versoin: is not a known key; did you mean `version`?";
 #[test]
 fn what_is_outside_the_language_is_refused_where_it_stands() {
     let cases = [
-        ("", "1:1: is empty"),
+        ("", "1:1: is empty; it needs `version` at least"),
         ("- 1\n", "1:1: expected a mapping, found a list"),
         ("version: 1\nversion: 2\n", "2:1: version: is given twice; first on line 1"),
         ("version: &a 1\n", "1:10: version: anchors (&name) are not accepted; write the value out"),

@@ -96,8 +96,11 @@ impl Checks<'_> {
                 self.gate(&pointer("fallback"), values::tenant(tenant)).map(TenantSource::Fallback)
             }
             form::TenantSource::ApiKey(file) => {
-                let ring = read_keys(file).and_then(|KeysText { name, text }| keys::parse(&name, &text));
-                let ring = ring.map_err(|mistakes| self.elsewhere.append(mistakes)).ok()?;
+                let read = read_keys(file).map_err(|mistakes| {
+                    format!("names a file that is looked for beside the policy and cannot be used: {mistakes}")
+                });
+                let KeysText { name, text } = self.gate(&pointer("api_key"), read)?;
+                let ring = keys::parse(&name, &text).map_err(|mistakes| self.elsewhere.append(mistakes)).ok()?;
                 Some(TenantSource::ApiKey(Arc::new(ring)))
             }
         }

@@ -6,6 +6,7 @@
 use jiff::tz::TimeZone;
 
 use crate::units::{Amount, ClassIndex, Measure, PoolIndex, Share, Span};
+use crate::yaml::did_you_mean;
 
 use super::super::Pattern;
 use super::super::model::{Budget, Exceeded, Per, Period, Rate, Scope, Spent};
@@ -248,7 +249,8 @@ impl Checks<'_> {
         let found = (0u16..).zip(pools).find(|(_, pool)| pool.name == name).map(|(index, _)| PoolIndex::new(index));
         if found.is_none() {
             let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
-            self.mistake(pointer, format!("there is no pool of this name; there are: {}", names.join(", ")));
+            let guess = did_you_mean(name, &names);
+            self.mistake(pointer, format!("there is no pool of this name; there are: {}{guess}", names.join(", ")));
         }
         found
     }

@@ -1,6 +1,7 @@
 //! Turns, classes and tenants.
 
 use crate::units::{ClassIndex, Limit, Share, Weight};
+use crate::yaml::did_you_mean;
 
 use super::super::Pattern;
 use super::super::model::{Algorithm, Charge, Class, Fairness, TenantRule};
@@ -95,7 +96,8 @@ impl Checks<'_> {
         let found = find(classes, name);
         if found.is_none() {
             let names: Vec<&str> = classes.iter().map(|class| class.name.as_str()).collect();
-            self.mistake(pointer, format!("there is no class of this name; there are: {}", names.join(", ")));
+            let guess = did_you_mean(name, &names);
+            self.mistake(pointer, format!("there is no class of this name; there are: {}{guess}", names.join(", ")));
         }
         found
     }

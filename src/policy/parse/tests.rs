@@ -72,12 +72,13 @@ fn a_policy_without_the_customary_class_defaults_to_its_first() {
 }
 
 #[test]
-fn mistakes_in_a_key_file_come_after_those_of_the_policy() {
+fn a_key_file_that_cannot_be_read_is_told_where_it_is_named() {
     let text = "version: 1\nidentity: {tenant: [{api_key: none.yaml}, {fallback: \"\"}]}\n";
     assert_eq!(
         mistakes(text),
-        "policy.yaml:2:54: identity.tenant[1].fallback: a tenant's name has 1 to 256 bytes and no control characters\n\
-         none.yaml:1:1: cannot be read: there is no such file"
+        "policy.yaml:2:31: identity.tenant[0].api_key: names a file that is looked for beside the policy and cannot be \
+         used: none.yaml:1:1: cannot be read: there is no such file\n\
+         policy.yaml:2:54: identity.tenant[1].fallback: a tenant's name has 1 to 256 bytes and no control characters"
     );
 }
 

@@ -8,7 +8,7 @@ use std::mem;
 use serde_json::{Map, Value};
 
 use super::super::tree::{Content, Entry, Node};
-use super::words::{expected_type, one_of};
+use super::words::{did_you_mean, expected_type, one_of};
 use super::{Checker, Finding, Part};
 
 impl<'schema> Checker<'schema> {
@@ -30,15 +30,38 @@ impl<'schema> Checker<'schema> {
         if let [only] = forms[..] {
             return self.visit(only, node);
         }
-        if let Content::Map(entries) = &node.content {
-            if let Some(kinds) = kinds(&forms) {
-                return self.by_kind(rules, &kinds, entries, node);
+        let words: Vec<&str> =
+            forms.iter().filter_map(|form| self.literals(form)).flatten().filter_map(Value::as_str).collect();
+        match (&node.content, kinds(&forms)) {
+            (Content::Map(entries), Some(kinds)) => return self.by_kind(rules, &kinds, &words, entries, node),
+            (_, Some(kinds)) if !words.is_empty() => return self.by_word(&words, &kinds, node),
+            (Content::Map(_), None) => {
+                if let Some(tag) = shared_tag(&forms) {
+                    return self.by_tag(tag, &forms, node);
+                }
             }
-            if let Some(tag) = shared_tag(&forms) {
-                return self.by_tag(tag, &forms, node);
-            }
+            _ => {}
         }
         self.by_fit(&forms, node);
+    }
+
+    /// A word, where a `{kind: value}` may stand too.
+    fn by_word(&mut self, words: &[&str], kinds: &[(&str, &'schema Value)], node: &Node) {
+        let found = match &node.content {
+            Content::Scalar(Value::String(text)) => text.as_str(),
+            _ => "",
+        };
+        if words.contains(&found) {
+            return;
+        }
+        let mappings: Vec<String> = kinds.iter().map(|(kind, _)| format!("{{{kind}: ...}}")).collect();
+        let hint = if kinds.iter().any(|(kind, _)| *kind == found) {
+            format!("; write {{{found}: ...}}")
+        } else {
+            did_you_mean(found, words)
+        };
+        let expected = format!("{} or {}", words.join(", "), mappings.join(" or "));
+        self.find(node.position, Part::Needed, format!("expected {expected}, found {}{hint}", node.describe()));
     }
 
     /// `{kind: value}`, where the key says which form it is.
@@ -46,6 +69,7 @@ impl<'schema> Checker<'schema> {
         &mut self,
         rules: &'schema Map<String, Value>,
         kinds: &[(&str, &'schema Value)],
+        words: &[&str],
         entries: &[Entry],
         node: &Node,
     ) {
@@ -54,6 +78,10 @@ impl<'schema> Checker<'schema> {
             self.trail.push_key(&entry.key);
             match kinds.iter().find(|(name, _)| *name == entry.key) {
                 Some((_, schema)) => self.visit(schema, &entry.value),
+                None if words.contains(&entry.key.as_str()) => {
+                    let message = format!("stands alone: write {} and no mapping", entry.key);
+                    self.find(entry.position, Part::Needed, message);
+                }
                 None => self.unknown_key(rules, entry, &names),
             }
             self.trail.pop();

@@ -19,7 +19,7 @@ pub(super) fn nearest<'known>(text: &str, known: &[&'known str]) -> Option<&'kno
 }
 
 /// `; did you mean ...?` when one of the known names is near.
-pub(super) fn did_you_mean(text: &str, known: &[&str]) -> String {
+pub(crate) fn did_you_mean(text: &str, known: &[&str]) -> String {
     nearest(text, known).map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
 }
 
@@ -73,6 +73,7 @@ pub(super) fn type_hint(rules: &Map<String, Value>, node: &Node) -> String {
     };
     match &node.content {
         Content::Scalar(Value::Number(_) | Value::Bool(_)) if rules.contains_key("title") => String::new(),
+        Content::Scalar(Value::Number(number)) if wants("integer") => whole(number),
         Content::Scalar(value @ (Value::Number(_) | Value::Bool(_))) if wants("string") => {
             format!("; to make it text, write \"{value}\" in quotes")
         }
@@ -87,13 +88,39 @@ pub(super) fn type_hint(rules: &Map<String, Value>, node: &Node) -> String {
                 format!("; write {}", excerpt(&digits).trim_matches('"'))
             } else if text.parse::<f64>().is_ok() {
                 "; write it without quotes".into()
+            } else if let Some(number) = thousands(text) {
+                format!("; write {number}")
             } else {
                 String::new()
             }
         }
+        Content::Scalar(Value::String(text)) if wants("object") && has_colon_inside(text) => {
+            "; put a space after the colon".into()
+        }
         Content::Scalar(_) if wants("array") => "; write it as a list, in [brackets]".into(),
         Content::Scalar(_) | Content::List(_) | Content::Map(_) | Content::Refused => String::new(),
     }
+}
+
+/// `; write 1000` for a whole number that was written as another, as `1e3` is.
+fn whole(number: &Number) -> String {
+    let whole = number.as_f64().filter(|number| number.fract() == 0.0 && number.abs() < 1e15);
+    whole.map_or_else(String::new, |number| format!("; write {number:.0}"))
+}
+
+/// What `16k` means, and `2M`.
+fn thousands(text: &str) -> Option<u64> {
+    let (digits, factor) = [("k", 1_000), ("K", 1_000), ("M", 1_000_000), ("m", 1_000_000), ("G", 1_000_000_000)]
+        .into_iter()
+        .find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)))?;
+    digits.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+/// Whether a text looks like a key and its value, as in `version:1`.
+fn has_colon_inside(text: &str) -> bool {
+    let is_name =
+        |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    text.split_once(':').is_some_and(|(key, value)| is_name(key) && !value.is_empty() && !value.starts_with(' '))
 }
 
 /// Why a number is outside what the schema allows.

@@ -111,7 +111,8 @@ impl Page {
             self.bullet(indent, kind, &meaning);
         }
         for (part, child) in items.keys() {
-            self.bullet(indent, part, &child.description());
+            let choice = if child.words().is_empty() { String::new() } else { format!(" {}.", child.type_name()) };
+            self.bullet(indent, part, &(child.description() + &choice.replace('`', "")));
         }
         if values.is_empty() {
             return self.line(indent, &format!("{key}: []"));

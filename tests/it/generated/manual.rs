@@ -57,7 +57,11 @@ pub(super) fn render(schema: &Value) -> String {
 /// One mapping's keys, and then the mappings below it.
 fn section(page: &mut String, node: Node<'_>, path: &str, later: &mut Vec<String>) {
     let name = if path.is_empty() { "Top level".to_owned() } else { format!("`{path}`") };
-    let _ = writeln!(page, "## {name}\n\n| key | type | default | meaning |\n|---|---|---|---|");
+    let _ = writeln!(page, "## {name}\n");
+    if let Some(says) = node.of_mapping().filter(|_| !path.is_empty()) {
+        let _ = writeln!(page, "{says}\n");
+    }
+    page.push_str("| key | type | default | meaning |\n|---|---|---|---|\n");
     for (kind, meaning) in node.kinds() {
         let _ = writeln!(page, "| `{kind}` | text | | {} |", cell(&meaning));
     }
@@ -74,7 +78,8 @@ fn section(page: &mut String, node: Node<'_>, path: &str, later: &mut Vec<String
         if let Some(more) = child.type_description().filter(|_| child.keys().is_empty() && child.words().is_empty()) {
             let _ = write!(meaning, " {more}");
         }
-        for (word, what) in child.words() {
+        let words = if child.words().is_empty() { Vec::new() } else { child.written() };
+        for (word, what) in words {
             let _ = write!(meaning, "<br>`{word}`: {what}");
         }
         let _ = writeln!(page, "| `{key}` | {} | {} | {} |", child.type_name(), cell(&default), cell(&meaning));

@@ -73,6 +73,24 @@ impl<'schema> Node<'schema> {
         self.forms().filter_map(|form| Some((form.keys().first()?.0, form.description()))).collect()
     }
 
+    /// The words that may stand here and the kinds of entries, each as it is written and with its meaning.
+    pub(super) fn written(self) -> Vec<(String, String)> {
+        let form = |form: Self| match form.get("const").and_then(Value::as_str) {
+            Some(word) => Some((word.to_owned(), form.description())),
+            None => form.keys().first().map(|(kind, value)| {
+                let value = value.type_name();
+                (format!("{{{kind}: {}}}", value.to_uppercase()), form.description())
+            }),
+        };
+        self.forms().filter_map(form).collect()
+    }
+
+    /// What its own type says of itself, where that is a mapping.
+    pub(super) fn of_mapping(self) -> Option<String> {
+        self.target().get("properties")?;
+        self.target().get("description").and_then(Value::as_str).map(one_line)
+    }
+
     /// What is known by name only.
     pub(super) fn later(self) -> Vec<&'schema Value> {
         self.get("x-later").and_then(Value::as_array).into_iter().flatten().collect()
@@ -80,10 +98,9 @@ impl<'schema> Node<'schema> {
 
     /// The type in words.
     pub(super) fn type_name(self) -> String {
-        let words = self.words();
-        if !words.is_empty() {
-            let words: Vec<String> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
-            return words.join(", ");
+        if !self.words().is_empty() {
+            let written: Vec<String> = self.written().iter().map(|(word, _)| format!("`{word}`")).collect();
+            return written.join(", ");
         }
         if let Some(value) = self.get("const") {
             return format!("`{value}`");
