@@ -96,6 +96,11 @@ fn every_dependency_is_explained() {
 }
 
 #[test]
-fn the_architecture_page_names_checks_that_exist() {
-    hold(pages::invariants);
+fn pages_name_what_exists() {
+    hold(pages::named_paths);
+}
+
+#[test]
+fn the_architecture_page_has_every_room() {
+    hold(walls::rooms);
 }

@@ -78,35 +78,38 @@ fn dependencies_of(manifest: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// Every invariant of the design is on the architecture page, with the check that guards it.
-pub(super) fn invariants(files: &[File]) -> Vec<Finding> {
-    let Some(page) = files.iter().find(|file| file.path == "ARCHITECTURE.md") else { return Vec::new() };
+/// Whatever a page names of the project is there: the check that guards an invariant, the file to begin from.
+pub(super) fn named_paths(files: &[File]) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (index, line) in page.text.lines().enumerate() {
-        for path in quoted_paths(line) {
-            // A module may be a file or a folder, and moves from one to the other as it grows.
-            let folder = format!("{}/", path.trim_end_matches(".rs"));
-            let exists = files.iter().any(|file| file.path == path || file.path.starts_with(&folder));
-            if !exists {
-                findings.push(page.finding(index + 1, format!("`{path}` is named here and does not exist")));
+    for page in files.iter().filter(|file| file.path.ends_with(".md") && file.path != "CHANGELOG.md") {
+        for (index, line) in page.text.lines().enumerate() {
+            for path in quoted_paths(line) {
+                // A module may be a file or a folder, and moves from one to the other as it grows.
+                let folder = format!("{}/", path.trim_end_matches(".rs"));
+                let exists = files.iter().any(|file| file.path == path || file.path.starts_with(&folder));
+                if !exists {
+                    findings.push(page.finding(index + 1, format!("`{path}` is named here and does not exist")));
+                }
             }
         }
     }
     findings
 }
 
-/// What stands in backticks and looks like a path into the source or the tests.
+/// What stands in backticks and looks like a path into the project.
 fn quoted_paths(line: &str) -> impl Iterator<Item = &str> {
+    const FOLDERS: [&str; 9] =
+        ["src/", "tests/", "benches/", "docs/", "deploy/", "policies/", "loadtest/", "examples/", "fuzz/"];
     line.split('`').skip(1).step_by(2).filter_map(|quoted| {
         let path = quoted.split("::").next().unwrap_or(quoted).trim_end_matches('/');
-        let ours = path.starts_with("src/") || path.starts_with("tests/") || path.starts_with("benches/");
-        (ours && !path.contains([' ', '*'])).then_some(path)
+        let ours = FOLDERS.into_iter().any(|folder| path.starts_with(folder));
+        (ours && !path.contains([' ', '*', '{'])).then_some(path)
     })
 }
 
 #[cfg(test)]
 mod samples {
-    use super::{File, dependencies, first_paragraphs, invariants};
+    use super::{File, dependencies, first_paragraphs, named_paths};
 
     #[test]
     fn a_module_without_a_first_paragraph_is_found() {
@@ -132,6 +135,6 @@ mod samples {
     #[test]
     fn a_page_that_names_a_check_that_is_gone_is_found() {
         let page = File::new("ARCHITECTURE.md", "guarded by `tests/it/gone.rs` and `src/a.rs`");
-        assert_eq!(invariants(&[page, File::new("src/a.rs", "")]).len(), 1);
+        assert_eq!(named_paths(&[page, File::new("src/a.rs", "")]).len(), 1);
     }
 }

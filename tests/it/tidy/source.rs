@@ -74,8 +74,8 @@ fn inline_tests(code: &str) -> Option<usize> {
 
 /// Directories that hold no source of ours.
 const SKIPPED: [&str; 8] = ["target", ".git", "out", "corpus", "artifacts", "coverage", "node_modules", "__pycache__"];
-const TEXT: [&str; 14] =
-    ["rs", "toml", "md", "yaml", "yml", "sh", "py", "json", "csv", "txt", "html", "css", "js", "proto"];
+const TEXT: [&str; 15] =
+    ["rs", "toml", "md", "yaml", "yml", "sh", "py", "json", "csv", "txt", "html", "css", "js", "proto", "service"];
 
 /// Every text file under `root`, by path.
 pub(super) fn walk(root: &Path) -> Vec<File> {

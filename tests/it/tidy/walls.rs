@@ -138,6 +138,16 @@ pub(super) fn imports(files: &[File]) -> Vec<Finding> {
     findings
 }
 
+/// Every room of the table above has a row on the page that explains them.
+pub(super) fn rooms(files: &[File]) -> Vec<Finding> {
+    let page = files.iter().find(|file| file.path == "ARCHITECTURE.md");
+    let rows = page.into_iter().flat_map(|page| page.text.lines()).filter(|line| line.starts_with("| `"));
+    let named: Vec<&str> = rows.filter_map(|row| row.split('|').nth(1)).collect();
+    let rooms = MAY_IMPORT.iter().map(|(room, _)| *room).filter(|room| *room != "main");
+    let missing = rooms.filter(|room| !named.iter().any(|cell| cell.contains(&format!("`{room}`"))));
+    missing.map(|room| Finding::new("ARCHITECTURE.md", 1, format!("the room `{room}` has no row"))).collect()
+}
+
 pub(super) fn pure_rooms(files: &[File]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in files.iter().filter(|file| file.is_rust()) {
