@@ -189,6 +189,11 @@ impl Accounts {
         }
     }
 
+    /// What whoever has used most has used; nothing where nobody has.
+    pub(super) fn most_used(&self) -> Option<Amount> {
+        self.by_owner.values().map(|account| account.used).max()
+    }
+
     /// Every account: whose, of which period, what is used of it.
     pub(super) fn used(&self) -> impl Iterator<Item = (&Owner, UnixTime, Amount)> {
         self.by_owner.iter().map(|((period, owner), account)| (owner, *period, account.used))

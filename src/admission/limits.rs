@@ -438,6 +438,11 @@ impl Limits {
         rates.chain(budgets).collect()
     }
 
+    /// Of every budget that anybody has used, what whoever has used most has used.
+    pub(super) fn most_used(&self) -> impl Iterator<Item = (u16, Amount)> {
+        (0u16..).zip(&self.budgets).filter_map(|(budget, accounts)| Some((budget, accounts.most_used()?)))
+    }
+
     /// What is used of every budget.
     pub(super) fn used(&self) -> impl Iterator<Item = BudgetUse> {
         (0u16..).zip(&self.budgets).flat_map(|(budget, accounts)| {

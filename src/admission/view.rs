@@ -2,8 +2,8 @@
 
 use crate::policy::model::Window;
 use crate::units::{
-    Bytes, ClassIndex, Instant, Limit, PoolIndex, RequestId, SessionId, Share, TenantId, TicketId, Tokens, Usage,
-    VirtualTokens, Weight,
+    Amount, Bytes, ClassIndex, Instant, Limit, PoolIndex, RequestId, SessionId, Share, TenantId, TicketId, Tokens,
+    Usage, VirtualTokens, Weight,
 };
 
 use super::circuit::BreakerStage;
@@ -229,6 +229,13 @@ impl Engine {
     #[must_use]
     pub fn budgets(&self) -> Vec<BudgetUse> {
         self.limits.used().collect()
+    }
+
+    /// Of every budget that anybody has used, what whoever has used most has used. Nothing is copied, so a page of metrics
+    /// holds no decision up.
+    #[must_use]
+    pub fn most_used(&self) -> Vec<(u16, Amount)> {
+        self.limits.most_used().collect()
     }
 
     /// Every request queued or in flight, in order of its id.

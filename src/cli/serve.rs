@@ -79,7 +79,7 @@ impl Serve {
     /// When it cannot start.
     pub(super) fn run(self) -> anyhow::Result<Outcome> {
         let settings = self.settings()?;
-        start_logging();
+        start_logging()?;
         let runtime =
             tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
         runtime.block_on(serve(settings))?;
@@ -124,15 +124,22 @@ impl Serve {
     }
 }
 
-fn start_logging() {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+fn start_logging() -> anyhow::Result<()> {
+    let wanted = match std::env::var("RUST_LOG") {
+        Ok(wanted) if !wanted.trim().is_empty() => wanted,
+        Ok(_) | Err(std::env::VarError::NotPresent) => "info".into(),
+        Err(std::env::VarError::NotUnicode(_)) => return Err(anyhow!("RUST_LOG is not UTF-8")),
+    };
+    let filter = tracing_subscriber::EnvFilter::try_new(&wanted).map_err(|error| {
+        anyhow!("RUST_LOG={wanted} says not what to log: {error}; write it as in info,tallygate::decision=debug")
+    })?;
     // A second subscriber in one process is a test's; the first one stays.
     let _already = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .try_init();
+    Ok(())
 }
 
 async fn serve(settings: Settings) -> anyhow::Result<()> {
@@ -142,11 +149,17 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
     if let Err(error) = std::io::stdout().lock().write_all(announcement(&app, demo).as_bytes()) {
         tracing::debug!(%error, "nobody reads what is printed");
     }
-    shell::asked_to_stop().await.context("listening for signals")?;
+    shell::asked_to_stop(|| {
+        tracing::warn!(
+            "a hangup changes nothing: the policy and the keys are read at the start; restart to read them anew"
+        );
+    })
+    .await
+    .context("listening for signals")?;
     tracing::info!("stopping: newcomers are refused, what runs may finish; ask again to stop at once");
     tokio::select! {
         () = app.stop() => tracing::info!("stopped"),
-        _again = shell::asked_to_stop() => tracing::warn!("stopped at once; what ran was cut off"),
+        _again = shell::asked_to_stop(|| {}) => tracing::warn!("stopped at once; what ran was cut off"),
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use prometheus::{GaugeVec, IntCounterVec};
 use crate::admission::BreakerStage;
 use crate::units::{PoolIndex, TenantId};
 
-use super::metrics::Maker;
+use super::maker::Maker;
 
 /// What the gauges show of one pool's breaker.
 #[derive(Clone, Copy, Debug)]

@@ -5,7 +5,7 @@
 
 use prometheus::{GaugeVec, IntCounterVec};
 
-use super::metrics::Maker;
+use super::maker::Maker;
 
 /// Which door gave a lease, or told of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,10 +8,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use prometheus::core::Collector;
-use prometheus::{
-    CounterVec, Encoder, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, TextEncoder,
-};
+use prometheus::{CounterVec, Encoder, GaugeVec, HistogramVec, IntCounterVec, Registry, TextEncoder};
 
 use crate::admission::{Event, Rule, Sight, Signals, Subject};
 use crate::policy::Policy;
@@ -19,12 +16,9 @@ use crate::units::{ClassIndex, PoolIndex, Span, TenantId, Tokens, Usage};
 
 use super::breakers::{BreakerGauge, Breakers};
 use super::leases::{LeaseMetrics, LeaseNews, Lessor, LogEntry};
+use super::maker::{Described, Maker};
 use super::signals::SignalGauges;
 use super::sources::{Source, Sources};
-
-/// Seconds; from what nobody notices to the longest waits of a batch class.
-const WAIT_BUCKETS: &[f64] =
-    &[0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0];
 
 /// All metrics. Cheap to clone; clones count together.
 #[derive(Clone, Debug)]
@@ -36,6 +30,7 @@ pub struct Metrics {
 struct Inner {
     policy: Arc<Policy>,
     registry: Registry,
+    described: Vec<Described>,
     tenants: Mutex<HashSet<TenantId>>,
     admitted: IntCounterVec,
     refused: IntCounterVec,
@@ -170,36 +165,6 @@ pub struct Gauges {
     pub input_error: Vec<(&'static str, f64)>,
 }
 
-/// Makes metrics and registers them.
-pub(super) struct Maker(Registry);
-
-impl Maker {
-    fn register<M: Collector + Clone + 'static>(&self, metric: M) -> Result<M, prometheus::Error> {
-        self.0.register(Box::new(metric.clone()))?;
-        Ok(metric)
-    }
-
-    pub(super) fn count(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
-        self.register(IntCounterVec::new(Opts::new(name, help), labels)?)
-    }
-
-    fn amount(&self, name: &str, help: &str, labels: &[&str]) -> Result<CounterVec, prometheus::Error> {
-        self.register(CounterVec::new(Opts::new(name, help), labels)?)
-    }
-
-    pub(super) fn gauge(&self, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec, prometheus::Error> {
-        self.register(GaugeVec::new(Opts::new(name, help), labels)?)
-    }
-
-    fn error(&self, name: &str, help: &str) -> Result<GaugeVec, prometheus::Error> {
-        self.gauge(name, help, &["measure"])
-    }
-
-    fn histogram(&self, name: &str, help: &str, labels: &[&str]) -> Result<HistogramVec, prometheus::Error> {
-        self.register(HistogramVec::new(HistogramOpts::new(name, help).buckets(WAIT_BUCKETS.to_vec()), labels)?)
-    }
-}
-
 /// What limits and budgets did.
 #[derive(Debug)]
 struct Rules {
@@ -252,11 +217,11 @@ impl Metrics {
     /// # Errors
     /// Never in practice: names are fixed, valid and distinct.
     pub fn new(policy: Arc<Policy>) -> Result<Self, prometheus::Error> {
-        let maker = Maker(Registry::new());
+        let maker = Maker::default();
         let who = &["pool", "class", "tenant"][..];
         let with = |more: &'static str| ["pool", "class", "tenant", more];
         let queue = &["pool", "class"][..];
-        let inner = Inner {
+        let mut inner = Inner {
             admitted: maker.count("tallygate_admitted_total", "Requests let through.", who)?,
             refused: maker.count("tallygate_refused_total", "Requests refused by the core.", &with("reason"))?,
             rules: Rules::new(&maker)?,
@@ -308,9 +273,17 @@ impl Metrics {
             sources: Sources::new(&maker)?,
             tenants: Mutex::new(HashSet::new()),
             policy,
-            registry: maker.0,
+            registry: Registry::new(),
+            described: Vec::new(),
         };
+        (inner.registry, inner.described) = maker.finish();
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// What each metric is, by name.
+    #[must_use]
+    pub fn described(&self) -> &[Described] {
+        &self.inner.described
     }
 
     /// Counts an event of the core.

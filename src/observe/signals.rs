@@ -8,7 +8,8 @@ use prometheus::{GaugeVec, IntCounterVec};
 use crate::admission::{Sight, Signals};
 use crate::units::{Share, Span, Tokens};
 
-use super::metrics::{Maker, shown};
+use super::maker::Maker;
+use super::metrics::shown;
 
 /// The gauges of pools.
 #[derive(Debug)]

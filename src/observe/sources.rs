@@ -6,7 +6,7 @@
 
 use prometheus::IntCounterVec;
 
-use super::metrics::Maker;
+use super::maker::Maker;
 
 /// From where something is known of a request or of its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

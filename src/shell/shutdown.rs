@@ -8,21 +8,29 @@ use crate::units::Span;
 
 use super::gate::{Broken, Gate};
 
-/// Waits until the process is asked to stop: an interrupt from the terminal, or a termination signal.
+/// Waits until the process is asked to stop: an interrupt from the terminal, or a termination signal. A hangup, by which
+/// others are told to read their configuration anew, would end it with all that runs, and is only told of.
 ///
 /// # Errors
 /// When the signals cannot be listened to.
-pub async fn asked_to_stop() -> std::io::Result<()> {
+pub async fn asked_to_stop(hung_up: impl Fn()) -> std::io::Result<()> {
     #[cfg(unix)]
     {
-        let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-        tokio::select! {
-            interrupt = tokio::signal::ctrl_c() => interrupt,
-            _ = terminate.recv() => Ok(()),
+        use tokio::signal::unix::{SignalKind, signal};
+        let (mut terminate, mut hangup) = (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
+        loop {
+            tokio::select! {
+                interrupt = tokio::signal::ctrl_c() => return interrupt,
+                _ = terminate.recv() => return Ok(()),
+                _ = hangup.recv() => hung_up(),
+            }
         }
     }
     #[cfg(not(unix))]
-    tokio::signal::ctrl_c().await
+    {
+        drop(hung_up);
+        tokio::signal::ctrl_c().await
+    }
 }
 
 /// Drains the gate: refuses newcomers, waits for the rest up to `grace`, then refuses what is still queued.

@@ -121,7 +121,7 @@ async fn whoever_expires_or_is_displaced_is_told_what_it_waited_for() {
     let advice = words(&found, "what_would_have_let_it_in");
     assert!(advice.contains("the client's header x-tallygate-deadline-ms"), "{advice}");
     assert_eq!(found["key"], Value::Null, "the client's limit, not the policy's");
-    assert!((found["refusal"]["waited_s"].as_f64().expect("it waited") - 0.04).abs() < 0.03, "{found:#}");
+    assert!(found["refusal"]["waited_s"].as_f64().expect("it waited") >= 0.039, "{found:#}");
     assert_eq!(found["on_arrival"]["verdict"], "queued");
 
     let mut hasty = waiting(&gateway, "x-stainless-read-timeout: 0.04\r\n", 1).await;
@@ -143,7 +143,7 @@ async fn whoever_expires_or_is_displaced_is_told_what_it_waited_for() {
     agrees(&found, &answer, "queue_full");
     assert_eq!(found["key"], "pools[0].queue.requests");
     let advice = words(&found, "what_would_have_let_it_in");
-    assert!(advice.contains("a greater tenants[0].weight"), "{advice}");
+    assert!(advice.contains("a rule of tenants that gives it a greater weight than 1"), "{advice}");
     assert_eq!(found["refusal"]["numbers"]["displaced"], true);
     assert!(found["life"]["queued_s"].is_number() && found["life"]["dispatched_s"].is_null());
 }

@@ -98,8 +98,12 @@ async fn serve_says_where_it_listens_and_admin_shows_the_tally() {
         assert!(serde_json::from_slice::<Vec<serde_json::Value>>(&json.stdout).is_ok(), "{json:?}");
     }
 
-    let terminate = Command::new("kill").arg(served.process.id().to_string()).status().expect("kill runs");
-    assert!(terminate.success());
+    // By a hangup others read their configuration anew; it ends nothing here.
+    for signal in ["-HUP", "-TERM"] {
+        assert_eq!(client.get("/v1/models", "").await.status, 200);
+        let sent = Command::new("kill").args([signal, &served.process.id().to_string()]).status().expect("kill runs");
+        assert!(sent.success());
+    }
     let status = tokio::task::spawn_blocking(move || served.process.wait()).await.expect("it is waited for");
     assert!(status.expect("it ends").success(), "asked to stop, it ends well");
 }

@@ -15,7 +15,6 @@ mod policy;
 mod rows;
 mod sessions;
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -270,16 +269,11 @@ fn gauges(seen: &Seen<'_>) -> Gauges {
 
 /// Every budget, and the part of it used by whoever has used most.
 fn most_used(seen: &Seen<'_>) -> Vec<(Rule, f64)> {
-    let mut most = BTreeMap::new();
-    for account in seen.engine.budgets() {
-        let used: &mut Amount = most.entry(account.budget).or_default();
-        *used = account.used.max(*used);
-    }
     let part = |(index, used): (u16, Amount)| {
         let budget = &seen.policy.budgets[usize::from(index)];
         (Rule::Budget(index), used.as_f64(budget.measure) / budget.amount.as_f64(budget.measure))
     };
-    most.into_iter().map(part).collect()
+    seen.engine.most_used().into_iter().map(part).collect()
 }
 
 async fn healthz(State(desk): State<Arc<Desk>>) -> Response {

@@ -67,7 +67,7 @@ pub(super) fn deadline_from(class: ClassIndex, deadline: Deadline) -> String {
             if by_dispatch {
                 "the client's header x-tallygate-deadline-ms".into()
             } else {
-                "the client's own time limit (x-stainless-read-timeout or x-envoy-expected-rq-timeout-ms), less the \
+                "the client's own time limit (x-stainless-read-timeout, x-stainless-timeout or x-envoy-expected-rq-timeout-ms), less the \
                  time an answer takes"
                     .into()
             }

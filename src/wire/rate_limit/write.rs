@@ -20,7 +20,7 @@ use crate::policy::model::Rate;
 use crate::shell::Gate;
 use crate::units::{Amount, Span};
 
-use super::super::answer::Refused;
+use super::super::answer::{DECISION, Refused};
 use super::super::dialect::Voice;
 use super::super::left;
 use super::read::Asked;
@@ -60,6 +60,10 @@ pub(super) fn answer(gate: &Gate, asked: &Asked, standings: &[RateStanding]) -> 
         let refused = Refused::OverLimit { what: words(policy, hit, standing), wait };
         let (head, body) = refused.answer(gate.decision(), now, Voice::OpenAi).into_parts();
         headers = head.headers;
+        // What is counted here is no request, and leads to no decision.
+        for id in [DECISION, Voice::OpenAi.request_id()] {
+            headers.remove(id);
+        }
         response.raw_body = body.into_bytes();
     }
     left::tell(&mut headers, &left, policy, Voice::OpenAi, gate.clock().calendar().at(now));

@@ -36,8 +36,13 @@ impl Answer {
 
     /// Checks that this is a refusal of ours, and returns its message.
     pub(crate) fn refusal(&self, status: u16, reason: &str) -> String {
-        assert_eq!((self.status, self.header("x-tallygate-reason")), (status, reason), "{}", self.body);
         assert!(self.header("x-tallygate-decision").contains('-'), "a decision id");
+        self.refusal_without_decision(status, reason)
+    }
+
+    /// The same of what is no decision about a request.
+    pub(crate) fn refusal_without_decision(&self, status: u16, reason: &str) -> String {
+        assert_eq!((self.status, self.header("x-tallygate-reason")), (status, reason), "{}", self.body);
         let error = &self.json()["error"];
         assert_eq!(error["code"], format!("tallygate_{reason}"));
         error["message"].as_str().expect("a message").to_owned()

@@ -150,7 +150,12 @@ async fn envoy_asks_before_a_request_and_tells_what_it_used_when_its_answer_has_
     // Nothing is left, and a debt is owed.
     client.chat(ask, &json!({"model": "m"})).await;
     let refused = client.answer().await;
-    let message = refused.refusal(429, "rate_limited");
+    let message = refused.refusal_without_decision(429, "rate_limited");
+    assert_eq!(
+        (refused.header("x-tallygate-decision"), refused.header("x-request-id")),
+        ("", ""),
+        "none is remembered"
+    );
     assert!(message.contains("nothing is left of the 1000 tokens"), "{message}");
     assert!(refused.header("retry-after").parse::<u64>().expect("seconds") >= 1);
     // Of a tenant that is not told, the descriptors have no entries, and Envoy asks nothing.

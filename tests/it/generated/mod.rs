@@ -5,12 +5,15 @@
 
 mod default_policy;
 mod manual;
+mod metrics;
 mod proto;
 mod schema;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::{env, fs};
 
+use tallygate::observe::Metrics;
 use tallygate::policy;
 
 pub(crate) fn root() -> &'static Path {
@@ -50,6 +53,13 @@ fn the_schema_is_current() {
 #[test]
 fn the_manual_is_current() {
     expect_file(&at("docs/policy.md"), &manual::render(&policy::schema()));
+}
+
+#[test]
+fn the_page_of_metrics_is_current() {
+    let policy = policy::parse("policy.yaml", "version: 1\n", |_| unreachable!("no key file is named"));
+    let metrics = Metrics::new(Arc::new(policy.expect("valid"))).expect("made");
+    expect_file(&at("docs/metrics.md"), &metrics::render(metrics.described()));
 }
 
 #[test]
