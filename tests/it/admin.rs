@@ -121,6 +121,18 @@ fn settings(admin: &str, token: Option<&str>) -> Settings {
 }
 
 #[tokio::test]
+async fn whoever_looks_too_often_waits_and_is_not_refused() {
+    let (gateway, _upstream) = usual().await;
+    let mut admin = gateway.admin().await;
+    let begun = std::time::Instant::now();
+    for _ in 0..130 {
+        assert_eq!(admin.get("/v1/pools", "").await.status, 200);
+    }
+    // A hundred at once, and one every ten milliseconds from then on.
+    assert!(begun.elapsed().as_millis() >= 250, "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
 async fn away_from_loopback_nothing_starts_without_a_token() {
     let error = App::start(settings("0.0.0.0:0", None)).await.expect_err("unprotected");
     assert!(error.to_string().contains("TALLYGATE_ADMIN_TOKEN"), "{error}");

@@ -4,6 +4,9 @@
 //! numbers of one answer belong together. On a loopback address it is open; anywhere else it needs a bearer token,
 //! and refuses to start without one. Probes (`/healthz`, `/readyz`) are open everywhere: they say nothing of anybody.
 //!
+//! Whoever looks holds decisions up for as long as the copy takes, so beyond [`PER_SECOND`] requests a second the next
+//! wait their turn; nobody is refused for looking.
+//!
 //! Ready means able to decide. An engine that is down, or a queue that does not drain, is an alert and a field in
 //! `/v1/queues`, never unreadiness, or one engine would take every replica of the gateway down with it.
 
@@ -16,6 +19,7 @@ mod rows;
 mod sessions;
 
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use axum::Router;
@@ -25,6 +29,8 @@ use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
+use governor::clock::{Clock as _, DefaultClock};
+use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::service::Service;
@@ -46,6 +52,8 @@ use super::server::Answering;
 
 pub use policy::InForce;
 
+/// How many requests are answered in a second, and as many at once after a pause; probes aside.
+const PER_SECOND: NonZeroU32 = NonZeroU32::new(100).expect("it is not zero");
 /// What an envelope may hold beside its body.
 const ENVELOPE: u64 = 1024 * 1024;
 
@@ -101,6 +109,7 @@ struct Desk {
     about: About,
     token: Option<Token>,
     explaining: Semaphore,
+    looking: DefaultDirectRateLimiter,
 }
 
 impl Admin {
@@ -115,7 +124,8 @@ impl Admin {
         // An envelope is larger than the body in it: quoted, every character may take two, and there are the headers.
         let envelope_most = about.doors.body_most.get().saturating_mul(2).saturating_add(ENVELOPE);
         let envelope_most = usize::try_from(envelope_most).unwrap_or(usize::MAX);
-        let desk = Arc::new(Desk { gate, about, token, explaining: Semaphore::new(explain::AT_ONCE) });
+        let looking = RateLimiter::direct(Quota::per_second(PER_SECOND));
+        let desk = Arc::new(Desk { gate, about, token, explaining: Semaphore::new(explain::AT_ONCE), looking });
         let open = Router::new().route("/healthz", get(healthz)).route("/readyz", get(readyz));
         let guarded = Router::new()
             .route("/v1/tenants", get(tenants))
@@ -131,6 +141,7 @@ impl Admin {
             .route("/v1/accuracy", get(accuracy))
             .route("/v1/budgets", get(budgets))
             .route("/metrics", get(metrics))
+            .layer(middleware::from_fn_with_state(desk.clone(), in_turn))
             .layer(middleware::from_fn_with_state(desk.clone(), check_token));
         let router =
             open.merge(guarded).fallback(unknown_path).method_not_allowed_fallback(wrong_method).with_state(desk);
@@ -166,6 +177,15 @@ async fn check_token(State(desk): State<Arc<Desk>>, request: Request, next: Next
     let mut response = fault(StatusCode::UNAUTHORIZED, "the admin API needs Authorization: Bearer and its token");
     response.headers_mut().insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static("Bearer"));
     response
+}
+
+/// Lets so many look in a second; the next wait.
+async fn in_turn(State(desk): State<Arc<Desk>>, request: Request, next: Next) -> Response {
+    let clock = DefaultClock::default();
+    while let Err(not_yet) = desk.looking.check() {
+        desk.gate.clock().sleep(Span::from(not_yet.wait_time_from(clock.now()))).await;
+    }
+    next.run(request).await
 }
 
 /// Answers with rows, or says that the core is broken.
