@@ -10,6 +10,7 @@
 //! that another refuses.
 
 mod hits;
+mod ruled;
 mod waiting;
 
 use std::collections::BTreeMap;
@@ -17,14 +18,15 @@ use std::sync::Arc;
 
 use crate::policy::Policy;
 use crate::policy::model::{Bounds, Exceeded, Per, Scope, Spent};
-use crate::units::{Amount, Calendar, ClassIndex, Instant, Measure, Price, Span, Tariff, UnixTime, Usage};
+use crate::units::{Amount, Calendar, ClassIndex, Instant, Measure, Price, Tariff, UnixTime, Usage};
 
-use super::budget::{Accounts, DebitNumber};
-use super::order::{Objection, Wait};
-use super::rate::{Buckets, Taking};
+use super::budget::DebitNumber;
+use super::order::Objection;
+use super::rate::Taking;
 use super::refusal::Reason;
 use super::request::Request;
 use super::rule::{BudgetUse, Debit, Demotion, Keeping, Owner, Rule, RuleFound, RuleLeft};
+use ruled::{Budgeted, Limited, longest};
 
 pub use hits::{Hit, HitKind, HitOutcome, RateStanding};
 
@@ -45,8 +47,8 @@ pub(super) type Holds = Vec<Hold>;
 #[derive(Debug)]
 pub(super) struct Limits {
     policy: Arc<Policy>,
-    rates: Vec<Buckets>,
-    budgets: Vec<Accounts>,
+    rates: Vec<Limited>,
+    budgets: Vec<Budgeted>,
     calendar: Calendar,
     keeping: Keeping,
     debits: u64,
@@ -59,8 +61,8 @@ pub(super) struct Limits {
 impl Limits {
     pub(super) fn new(policy: &Arc<Policy>, calendar: Calendar, keeping: Keeping) -> Self {
         let mut limits = Self {
-            rates: policy.limits.iter().map(Buckets::new).collect(),
-            budgets: policy.budgets.iter().map(Accounts::new).collect(),
+            rates: (0u16..).zip(&policy.limits).map(|(index, rate)| Limited::new(index, rate)).collect(),
+            budgets: (0u16..).zip(&policy.budgets).map(|(index, budget)| Budgeted::new(index, budget)).collect(),
             policy: policy.clone(),
             calendar,
             keeping,
@@ -76,10 +78,7 @@ impl Limits {
     pub(super) fn advance(&mut self, now: Instant) {
         if !self.budgets.is_empty() {
             let wall = self.calendar.at(now);
-            self.budgets
-                .iter_mut()
-                .zip(&self.policy.budgets)
-                .for_each(|(accounts, budget)| accounts.advance(budget, wall));
+            self.budgets.iter_mut().for_each(|budgeted| budgeted.advance(wall));
         }
     }
 
@@ -101,18 +100,16 @@ impl Limits {
     }
 
     fn demoted_from(&self, class: ClassIndex, now: Instant, request: &Request) -> Option<(Rule, ClassIndex)> {
-        let rate = (0u16..).zip(&self.policy.limits).find_map(|(index, rate)| {
-            let to = rate.exceeded.demotes_to()?;
-            let owner = self.owner(&rate.scope, rate.per, Some(to), request, class)?;
-            let buckets = &self.rates[usize::from(index)];
-            (!buckets.allows(&owner, now, asked(rate.measure, request))).then_some((Rule::Limit(index), to))
+        let by_rate = self.rates.iter().find_map(|limited| {
+            let to = limited.rate.exceeded.demotes_to()?;
+            let owner = self.owner(&limited.rate.scope, limited.rate.per, Some(to), request, class)?;
+            (!limited.allows(now, request, &owner)).then_some((limited.rule(), to))
         });
-        rate.or_else(|| {
-            (0u16..).zip(&self.policy.budgets).find_map(|(index, budget)| {
-                let to = budget.spent.demotes_to()?;
-                let owner = self.owner(&budget.scope, budget.per, Some(to), request, class)?;
-                let accounts = &self.budgets[usize::from(index)];
-                (!accounts.allows(&owner, asked(budget.measure, request))).then_some((Rule::Budget(index), to))
+        by_rate.or_else(|| {
+            self.budgets.iter().find_map(|budgeted| {
+                let to = budgeted.budget.spent.demotes_to()?;
+                let owner = self.owner(&budgeted.budget.scope, budgeted.budget.per, Some(to), request, class)?;
+                (!budgeted.allows(request, &owner)).then_some((budgeted.rule(), to))
             })
         })
     }
@@ -147,175 +144,101 @@ impl Limits {
     }
 
     /// Every rate that concerns a request, and whose use it counts as.
-    fn rates_of<'a>(&'a self, request: &'a Request) -> impl Iterator<Item = (u16, Exceeded, Owner)> + 'a {
-        (0u16..).zip(&self.policy.limits).filter_map(|(index, rate)| {
-            let to = rate.exceeded.demotes_to();
-            let owner = self.owner(&rate.scope, rate.per, to, request, request.subject.class)?;
-            Some((index, rate.exceeded, owner))
+    fn rates_of<'a>(&'a self, request: &'a Request) -> impl Iterator<Item = (&'a Limited, Owner)> + 'a {
+        self.rates.iter().filter_map(|limited| {
+            let (rate, class) = (&limited.rate, request.subject.class);
+            let owner = self.owner(&rate.scope, rate.per, rate.exceeded.demotes_to(), request, class)?;
+            Some((limited, owner))
         })
     }
 
     /// Every budget that concerns a request, and whose use it counts as.
-    fn budgets_of<'a>(&'a self, request: &'a Request) -> impl Iterator<Item = (u16, Spent, Owner)> + 'a {
-        (0u16..).zip(&self.policy.budgets).filter_map(|(index, budget)| {
-            let to = budget.spent.demotes_to();
-            let owner = self.owner(&budget.scope, budget.per, to, request, request.subject.class)?;
-            Some((index, budget.spent, owner))
+    fn budgets_of<'a>(&'a self, request: &'a Request) -> impl Iterator<Item = (&'a Budgeted, Owner)> + 'a {
+        self.budgets.iter().filter_map(|budgeted| {
+            let (budget, class) = (&budgeted.budget, request.subject.class);
+            let owner = self.owner(&budget.scope, budget.per, budget.spent.demotes_to(), request, class)?;
+            Some((budgeted, owner))
         })
     }
 
     /// How every rate that concerns a request stands.
     pub(super) fn rates_found(&self, now: Instant, request: &Request) -> Vec<RuleFound> {
-        let found = self.rates_of(request).map(|(index, _, owner)| {
-            let (rate, buckets) = (&self.policy.limits[usize::from(index)], &self.rates[usize::from(index)]);
-            let asked = asked(rate.measure, request);
-            let wait = buckets.wait(&owner, now, Amount::ZERO, asked);
-            RuleFound {
-                rule: Rule::Limit(index),
-                per: rate.per,
-                measure: rate.measure,
-                asked,
-                left: buckets.left(&owner, now),
-                most: rate.burst,
-                exceeded: wait > Span::ZERO,
-                wait: Some(wait),
-            }
-        });
-        found.collect()
+        let rates = self.rates_of(request);
+        rates.map(|(limited, owner)| limited.found(now, request, &owner, Amount::ZERO)).collect()
     }
 
     /// How every budget that concerns a request stands.
     pub(super) fn budgets_found(&self, now: Instant, request: &Request) -> Vec<RuleFound> {
-        let found = self.budgets_of(request).map(|(index, _, owner)| {
-            let (budget, accounts) = (&self.policy.budgets[usize::from(index)], &self.budgets[usize::from(index)]);
-            let (asked, left) = (asked(budget.measure, request), accounts.left(&owner));
-            let exceeded = !accounts.allows(&owner, asked);
-            let wait = if exceeded { self.covered_in(index, now, request) } else { Some(Span::ZERO) };
-            RuleFound {
-                rule: Rule::Budget(index),
-                per: budget.per,
-                measure: budget.measure,
-                asked,
-                left,
-                most: budget.amount,
-                exceeded,
-                wait,
-            }
-        });
-        found.collect()
-    }
-
-    fn whole_in(&self, period: Bounds, now: Instant) -> Option<Span> {
-        (period.end < UnixTime::FAR).then(|| period.end.since(self.calendar.at(now)))
-    }
-
-    /// How long until a budget that does not cover a request will; nothing where it never does. By input alone, since a
-    /// prediction may be wrong, and "never" must not be.
-    fn covered_in(&self, index: u16, now: Instant, request: &Request) -> Option<Span> {
-        let budget = &self.policy.budgets[usize::from(index)];
-        let least = budget.measure.of(&request.expected.input_only(), &request.price, &request.tariff);
-        self.whole_in(self.budgets[usize::from(index)].bounds(), now).filter(|_| least <= budget.amount)
+        let wall = self.calendar.at(now);
+        self.budgets_of(request).map(|(budgeted, owner)| budgeted.found(wall, request, &owner)).collect()
     }
 
     /// Whether the rates let a request in. Of several that do not, the one that would last is told.
     pub(super) fn check_rates(&self, now: Instant, request: &Request) -> Result<(), Objection> {
-        let mut worst: Option<(Span, Objection)> = None;
-        for (index, exceeded, owner) in self.rates_of(request) {
-            if !matches!(exceeded, Exceeded::Refuse | Exceeded::Queue) {
-                continue;
-            }
-            let (rate, buckets) = (&self.policy.limits[usize::from(index)], &self.rates[usize::from(index)]);
-            let (per, measure, rule) = (rate.per, rate.measure, Rule::Limit(index));
-            // By input alone: a prediction may be wrong, and "never" must not be.
-            let least = measure.of(&request.expected.input_only(), &request.price, &request.tariff);
-            if least > rate.burst {
-                let reason = Reason::BeyondBurst { rule, measure, asked: least, burst: rate.burst };
-                return Err(Objection { reason, wait: Wait::Forever });
-            }
-            let asked = asked(measure, request);
-            if exceeded == Exceeded::Queue || buckets.allows(&owner, now, asked) {
-                continue;
-            }
-            let span = buckets.turn(&owner, now, asked);
-            if worst.is_none_or(|(longest, _)| span > longest) {
-                let left = buckets.left(&owner, now);
-                let reason = Reason::RateLimited { rule, per, measure, asked, left, burst: rate.burst };
-                worst = Some((span, Objection { reason, wait: Wait::For(span) }));
-            }
-        }
-        worst.map_or(Ok(()), |(_, objection)| Err(objection))
+        let rates = self.rates_of(request);
+        longest(rates.filter_map(|(limited, owner)| limited.objection(now, request, &owner)))
     }
 
     /// Whether the budgets cover a request. Of several that do not, the one that would last is told.
     pub(super) fn check_budgets(&self, now: Instant, request: &Request) -> Result<(), Objection> {
-        let mut worst: Option<(Option<Span>, Objection)> = None;
-        for (index, spent, owner) in self.budgets_of(request) {
-            let (budget, accounts) = (&self.policy.budgets[usize::from(index)], &self.budgets[usize::from(index)]);
-            let (asked, left) = (asked(budget.measure, request), accounts.left(&owner));
-            if spent != Spent::Refuse || accounts.allows(&owner, asked) {
-                continue;
-            }
-            let wait = self.covered_in(index, now, request);
-            // Never is longer than any time.
-            if worst.is_none_or(|(longest, _)| longest.is_some_and(|longest| wait.is_none_or(|wait| wait > longest))) {
-                let (rule, per, measure) = (Rule::Budget(index), budget.per, budget.measure);
-                let reason = Reason::BudgetSpent { rule, per, measure, asked, left, amount: budget.amount };
-                worst = Some((wait, Objection { reason, wait: wait.map_or(Wait::Forever, Wait::For) }));
-            }
-        }
-        worst.map_or(Ok(()), |(_, objection)| Err(objection))
+        let (budgets, wall) = (self.budgets_of(request), self.calendar.at(now));
+        longest(budgets.filter_map(|(budgeted, owner)| budgeted.objection(wall, request, &owner)))
     }
 
     /// A request is refused, and told when. Those who are refused by the same rate after it are told later.
     pub(super) fn told(&mut self, now: Instant, request: &Request, reason: Reason) {
         let Reason::RateLimited { rule: Rule::Limit(refusing), asked, .. } = reason else { return };
-        let owner = self.rates_of(request).find(|(index, ..)| *index == refusing).map(|(_, _, owner)| owner);
+        let owner = self.rates_of(request).find(|(limited, _)| limited.index == refusing).map(|(_, owner)| owner);
         if let Some(owner) = owner {
-            self.rates[usize::from(refusing)].give_turn(&owner, now, asked);
+            self.rates[usize::from(refusing)].buckets.give_turn(&owner, now, asked);
         }
     }
 
     /// Holds what a request is expected to use, of every rule that concerns it.
     pub(super) fn hold(&mut self, now: Instant, request: &Request) -> Holds {
-        let rates: Vec<_> = self.rates_of(request).filter(|(_, exceeded, _)| *exceeded != Exceeded::Queue).collect();
-        let budgets: Vec<_> = self.budgets_of(request).collect();
+        let at_once = self.rates_of(request).filter(|(limited, _)| limited.rate.exceeded != Exceeded::Queue);
+        let rates: Vec<_> = at_once.map(|(limited, owner)| (limited.index, owner)).collect();
+        let budgets: Vec<_> = self.budgets_of(request).map(|(budgeted, owner)| (budgeted.index, owner)).collect();
         let mut holds = Vec::with_capacity(rates.len() + budgets.len());
-        for (index, _, owner) in rates {
-            let amount = asked(self.policy.limits[usize::from(index)].measure, request);
-            let taking = self.rates[usize::from(index)].take(&owner, now, amount);
-            holds.push(Hold { rule: Rule::Limit(index), owner, period: UnixTime::default(), taking, amount });
+        for (index, owner) in rates {
+            holds.push(self.hold_rate(index, owner, now, request));
         }
-        for (index, _, owner) in budgets {
-            let amount = asked(self.policy.budgets[usize::from(index)].measure, request);
-            let period = self.budgets[usize::from(index)].hold(&owner, amount);
+        for (index, owner) in budgets {
+            let budgeted = &mut self.budgets[usize::from(index)];
+            let (rule, amount) = (budgeted.rule(), budgeted.asked(request));
+            let period = budgeted.accounts.hold(&owner, amount);
             self.keep(index, period, &owner);
-            holds.push(Hold { rule: Rule::Budget(index), owner, period, taking: Taking::default(), amount });
+            holds.push(Hold { rule, owner, period, taking: Taking::default(), amount });
         }
         holds
     }
 
+    /// Takes what a request is expected to use of one rate.
+    fn hold_rate(&mut self, index: u16, owner: Owner, now: Instant, request: &Request) -> Hold {
+        let limited = &mut self.rates[usize::from(index)];
+        let (rule, amount) = (limited.rule(), limited.asked(request));
+        let taking = limited.buckets.take(&owner, now, amount);
+        Hold { rule, owner, period: UnixTime::default(), taking, amount }
+    }
+
     /// The rules that would have refused a request, but only note it.
     pub(super) fn shadows(&self, now: Instant, request: &Request) -> Vec<Rule> {
-        let rates = self.rates_of(request).filter(|(_, exceeded, _)| *exceeded == Exceeded::Shadow);
-        let rates = rates.filter_map(|(index, _, owner)| {
-            let asked = asked(self.policy.limits[usize::from(index)].measure, request);
-            (!self.rates[usize::from(index)].allows(&owner, now, asked)).then_some(Rule::Limit(index))
+        let rates = self.rates_of(request).filter(|(limited, owner)| {
+            limited.rate.exceeded == Exceeded::Shadow && !limited.allows(now, request, owner)
         });
-        let budgets = self.budgets_of(request).filter(|(_, spent, _)| *spent == Spent::Shadow);
-        let budgets = budgets.filter_map(|(index, _, owner)| {
-            let asked = asked(self.policy.budgets[usize::from(index)].measure, request);
-            (!self.budgets[usize::from(index)].allows(&owner, asked)).then_some(Rule::Budget(index))
-        });
-        rates.chain(budgets).collect()
+        let budgets = self
+            .budgets_of(request)
+            .filter(|(budgeted, owner)| budgeted.budget.spent == Spent::Shadow && !budgeted.allows(request, owner));
+        rates.map(|(limited, _)| limited.rule()).chain(budgets.map(|(budgeted, _)| budgeted.rule())).collect()
     }
 
     /// Gives back all that is held for a request that is not dispatched.
     pub(super) fn release(&mut self, now: Instant, holds: Holds) {
         for Hold { rule, owner, period, taking, amount } in holds {
             match rule {
-                Rule::Limit(index) => self.rates[usize::from(index)].give_back(&owner, now, taking, amount),
+                Rule::Limit(index) => self.rates[usize::from(index)].buckets.give_back(&owner, now, taking, amount),
                 Rule::Budget(index) => {
-                    let accounts = &mut self.budgets[usize::from(index)];
+                    let accounts = &mut self.budgets[usize::from(index)].accounts;
                     accounts.change(period, &owner, Amount::ZERO - amount);
                     accounts.close(period, &owner);
                 }
@@ -341,7 +264,7 @@ impl Limits {
                 self.change(now, &mut hold, used);
             }
             if let Rule::Budget(index) = hold.rule {
-                self.budgets[usize::from(index)].close(hold.period, &hold.owner);
+                self.budgets[usize::from(index)].accounts.close(hold.period, &hold.owner);
             }
         }
     }
@@ -352,13 +275,14 @@ impl Limits {
         hold.amount = to;
         match hold.rule {
             Rule::Limit(index) if by.is_positive() => {
-                self.rates[usize::from(index)].take(&hold.owner, now, by);
+                self.rates[usize::from(index)].buckets.take(&hold.owner, now, by);
             }
             Rule::Limit(index) => {
-                self.rates[usize::from(index)].give_back(&hold.owner, now, hold.taking, Amount::ZERO - by);
+                let buckets = &mut self.rates[usize::from(index)].buckets;
+                buckets.give_back(&hold.owner, now, hold.taking, Amount::ZERO - by);
             }
             Rule::Budget(index) => {
-                self.budgets[usize::from(index)].change(hold.period, &hold.owner, by);
+                self.budgets[usize::from(index)].accounts.change(hold.period, &hold.owner, by);
                 if by.is_positive() {
                     self.keep(index, hold.period, &hold.owner);
                 }
@@ -368,8 +292,8 @@ impl Limits {
 
     fn measure(&self, rule: Rule) -> Measure {
         match rule {
-            Rule::Limit(index) => self.policy.limits[usize::from(index)].measure,
-            Rule::Budget(index) => self.policy.budgets[usize::from(index)].measure,
+            Rule::Limit(index) => self.rates[usize::from(index)].rate.measure,
+            Rule::Budget(index) => self.budgets[usize::from(index)].budget.measure,
         }
     }
 
@@ -379,7 +303,7 @@ impl Limits {
             return;
         }
         let number = DebitNumber::new(self.debits + 1);
-        if let Some(grant) = self.budgets[usize::from(index)].grant(period, owner, number) {
+        if let Some(grant) = self.budgets[usize::from(index)].accounts.grant(period, owner, number) {
             self.debits += 1;
             let period = Bounds { start: period, end: grant.end };
             self.due.push(Debit { number, budget: index, owner: owner.clone(), period, upto: grant.upto });
@@ -395,7 +319,7 @@ impl Limits {
     pub(super) fn covered_by(&self, holds: &Holds) -> Option<DebitNumber> {
         let debits = holds.iter().filter_map(|hold| match hold.rule {
             Rule::Limit(_) => None,
-            Rule::Budget(index) => Some(self.budgets[usize::from(index)].debit(hold.period, &hold.owner)),
+            Rule::Budget(index) => Some(self.budgets[usize::from(index)].accounts.debit(hold.period, &hold.owner)),
         });
         debits.max().filter(|number| *number > DebitNumber::default())
     }
@@ -403,54 +327,33 @@ impl Limits {
     /// What was granted before a restart counts as used. What is of a period that is over, or of no budget of this
     /// policy, is not concerned.
     pub(super) fn restore(&mut self, budget: u16, period: UnixTime, owner: &Owner, upto: Amount) {
-        if let Some(accounts) = self.budgets.get_mut(usize::from(budget)) {
-            accounts.restore(period, owner, upto);
+        if let Some(budgeted) = self.budgets.get_mut(usize::from(budget)) {
+            budgeted.accounts.restore(period, owner, upto);
         }
     }
 
     /// What is left, of every rule that concerns a request.
     pub(super) fn left(&self, now: Instant, request: &Request) -> Vec<RuleLeft> {
-        let rates = self.rates_of(request).map(|(index, _, owner)| {
-            let (rate, buckets) = (&self.policy.limits[usize::from(index)], &self.rates[usize::from(index)]);
-            RuleLeft {
-                rule: Rule::Limit(index),
-                measure: rate.measure,
-                most: rate.burst,
-                left: buckets.left(&owner, now),
-                whole_in: Some(buckets.whole_in(&owner, now)),
-                warning: None,
-            }
-        });
-        let budgets = self.budgets_of(request).map(|(index, _, owner)| {
-            let (budget, accounts) = (&self.policy.budgets[usize::from(index)], &self.budgets[usize::from(index)]);
-            let left = accounts.left(&owner);
-            let used = (budget.amount - left).parts().saturating_mul(1_000_000) / budget.amount.parts().max(1);
-            let warning = budget.warn_at.iter().rev().find(|part| used >= i128::from(part.millionths())).copied();
-            RuleLeft {
-                rule: Rule::Budget(index),
-                measure: budget.measure,
-                most: budget.amount,
-                left,
-                whole_in: self.whole_in(accounts.bounds(), now),
-                warning,
-            }
-        });
-        rates.chain(budgets).collect()
+        let wall = self.calendar.at(now);
+        let rates = self.rates_of(request).map(|(limited, owner)| limited.left(now, &owner));
+        rates.chain(self.budgets_of(request).map(|(budgeted, owner)| budgeted.left(wall, &owner))).collect()
     }
 
     /// Of every budget that anybody has used, what whoever has used most has used.
     pub(super) fn most_used(&self) -> impl Iterator<Item = (u16, Amount)> {
-        (0u16..).zip(&self.budgets).filter_map(|(budget, accounts)| Some((budget, accounts.most_used()?)))
+        self.budgets.iter().filter_map(|budgeted| Some((budgeted.index, budgeted.accounts.most_used()?)))
     }
 
     /// What is used of every budget.
     pub(super) fn used(&self) -> impl Iterator<Item = BudgetUse> {
-        (0u16..).zip(&self.budgets).flat_map(|(budget, accounts)| {
-            accounts.used().map(move |(owner, period, used)| BudgetUse { budget, owner: owner.clone(), period, used })
+        self.budgets.iter().flat_map(|Budgeted { index, accounts, .. }| {
+            let of = |(owner, period, used): (&Owner, _, _)| BudgetUse {
+                budget: *index,
+                owner: owner.clone(),
+                period,
+                used,
+            };
+            accounts.used().map(of)
         })
     }
-}
-
-fn asked(measure: Measure, request: &Request) -> Amount {
-    measure.of(&request.expected, &request.price, &request.tariff)
 }

@@ -16,6 +16,7 @@ use crate::units::{Amount, Instant, Measure, Span};
 
 use super::super::rule::Owner;
 use super::Limits;
+use super::ruled::Limited;
 
 /// Use of a rate by what is no request here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,8 +102,8 @@ impl Limits {
         let outcomes = self.outcomes(now, hits);
         let all_allowed = !outcomes.iter().any(|outcome| matches!(outcome, HitOutcome::OverLimit(_)));
         for (hit, outcome) in hits.iter().zip(&outcomes) {
-            let countable = self.countable(hit.limit);
-            let Some(buckets) = self.rates.get_mut(usize::from(hit.limit)).filter(|_| countable) else { continue };
+            let limited = self.rates.get_mut(usize::from(hit.limit)).filter(|limited| countable(limited));
+            let Some(Limited { buckets, .. }) = limited else { continue };
             match (hit.kind, outcome) {
                 (HitKind::Asked, HitOutcome::OverLimit(_)) => buckets.give_turn(&hit.owner, now, hit.amount),
                 (HitKind::Asked, _) if all_allowed => drop(buckets.take(&hit.owner, now, hit.amount)),
@@ -117,21 +118,12 @@ impl Limits {
         hits.iter().zip(outcomes).map(|(hit, outcome)| self.standing(now, hit, outcome)).collect()
     }
 
-    fn countable(&self, limit: u16) -> bool {
-        let rate = self.policy.limits.get(usize::from(limit));
-        rate.is_some_and(|rate| matches!(rate.exceeded, Exceeded::Refuse | Exceeded::Shadow))
-    }
-
     /// What every rate says, of hits on one bucket behind each other.
     fn outcomes(&self, now: Instant, hits: &[Hit]) -> Vec<HitOutcome> {
         let mut before: BTreeMap<(u16, &Owner), Amount> = BTreeMap::new();
         let outcome = |hit: &Hit, before: Amount| {
-            let at = usize::from(hit.limit);
-            let (Some(rate), Some(buckets), true) =
-                (self.policy.limits.get(at), self.rates.get(at), self.countable(hit.limit))
-            else {
-                return HitOutcome::OverLimit(Span::ZERO);
-            };
+            let limited = self.rates.get(usize::from(hit.limit)).filter(|limited| countable(limited));
+            let Some(Limited { rate, buckets, .. }) = limited else { return HitOutcome::OverLimit(Span::ZERO) };
             let (asked, wait) = match hit.kind {
                 HitKind::Asked => (hit.amount, buckets.turn(&hit.owner, now, hit.amount)),
                 HitKind::Checked | HitKind::Used => {
@@ -159,16 +151,15 @@ impl Limits {
     }
 
     fn standing(&self, now: Instant, hit: &Hit, outcome: HitOutcome) -> RateStanding {
-        let at = usize::from(hit.limit);
-        match (self.policy.limits.get(at), self.rates.get(at)) {
-            (Some(rate), Some(buckets)) => RateStanding {
+        match self.rates.get(usize::from(hit.limit)) {
+            Some(Limited { rate, buckets, .. }) => RateStanding {
                 measure: rate.measure,
                 most: rate.burst,
                 left: buckets.left(&hit.owner, now),
                 whole_in: buckets.whole_in(&hit.owner, now),
                 outcome,
             },
-            _ => RateStanding {
+            None => RateStanding {
                 measure: Measure::Requests,
                 most: Amount::ZERO,
                 left: Amount::ZERO,
@@ -177,4 +168,9 @@ impl Limits {
             },
         }
     }
+}
+
+/// Whether anybody but a request may use it.
+fn countable(limited: &Limited) -> bool {
+    matches!(limited.rate.exceeded, Exceeded::Refuse | Exceeded::Shadow)
 }

@@ -4,39 +4,34 @@
 //! told how long it would wait behind it. Who is skipped for it is [`own`](super::super::own)'s to say.
 
 use crate::policy::model::{Exceeded, Per};
-use crate::units::{Amount, Instant, Span, UnixTime};
+use crate::units::{Amount, Instant, Span};
 
 use super::super::refusal::Reason;
 use super::super::request::Request;
 use super::super::rule::{Owner, Rule};
-use super::{Hold, Holds, Limits, asked};
+use super::ruled::Limited;
+use super::{Holds, Limits};
 
 impl Limits {
     /// Every rate whose requests wait and that concerns this one, and whose use it counts as.
-    fn queues_of<'a>(&'a self, request: &'a Request) -> impl Iterator<Item = (u16, Owner)> + 'a {
-        let queues = self.rates_of(request).filter(|(_, exceeded, _)| *exceeded == Exceeded::Queue);
-        queues.map(|(index, _, owner)| (index, owner))
+    fn queues_of<'a>(&'a self, request: &'a Request) -> impl Iterator<Item = (&'a Limited, Owner)> + 'a {
+        self.rates_of(request).filter(|(limited, _)| limited.rate.exceeded == Exceeded::Queue)
     }
 
     /// Until when rates of this kind whose requests wait hold one back, if they do.
     pub(in super::super) fn held_until(&self, now: Instant, request: &Request, per: Per) -> Option<Instant> {
-        let of_kind = self.queues_of(request).filter(|(index, _)| self.policy.limits[usize::from(*index)].per == per);
-        let waits = of_kind.map(|(index, owner)| {
-            let asked = asked(self.policy.limits[usize::from(index)].measure, request);
-            self.rates[usize::from(index)].wait(&owner, now, Amount::ZERO, asked)
-        });
+        let of_kind = self.queues_of(request).filter(|(limited, _)| limited.rate.per == per);
+        let waits =
+            of_kind.map(|(limited, owner)| limited.buckets.wait(&owner, now, Amount::ZERO, limited.asked(request)));
         waits.max().filter(|wait| *wait > Span::ZERO).map(|wait| now + wait)
     }
 
     /// How long rates whose requests wait would have a newcomer wait behind what already does, and which of them.
     pub(in super::super) fn queued_wait(&self, now: Instant, request: &Request) -> Option<(Span, Reason)> {
-        let waits = self.queues_of(request).map(|(index, owner)| {
-            let (rate, buckets) = (&self.policy.limits[usize::from(index)], &self.rates[usize::from(index)]);
-            let (per, measure, rule) = (rate.per, rate.measure, Rule::Limit(index));
-            let (asked, left) = (asked(measure, request), buckets.left(&owner, now));
-            let before = self.waiting.get(&(index, owner.clone())).copied().unwrap_or_default();
-            let reason = Reason::RateLimited { rule, per, measure, asked, left: left - before, burst: rate.burst };
-            (buckets.wait(&owner, now, before, asked), reason)
+        let waits = self.queues_of(request).map(|(limited, owner)| {
+            let before = self.waiting.get(&(limited.index, owner.clone())).copied().unwrap_or_default();
+            let found = limited.found(now, request, &owner, before);
+            (found.wait.unwrap_or_default(), limited.reason(&found))
         });
         waits.max_by_key(|(wait, _)| *wait).filter(|(wait, _)| *wait > Span::ZERO)
     }
@@ -52,13 +47,9 @@ impl Limits {
     }
 
     fn count_waiting(&mut self, request: &Request, change: impl Fn(Amount, Amount) -> Amount) {
-        if self.policy.limits.is_empty() {
-            return;
-        }
-        let queues: Vec<_> = self.queues_of(request).collect();
-        for (index, owner) in queues {
-            let asked = asked(self.policy.limits[usize::from(index)].measure, request);
-            let key = (index, owner);
+        let queues = self.queues_of(request);
+        let queues: Vec<_> = queues.map(|(limited, owner)| ((limited.index, owner), limited.asked(request))).collect();
+        for (key, asked) in queues {
             let waiting = change(self.waiting.get(&key).copied().unwrap_or_default(), asked);
             if waiting.is_positive() {
                 self.waiting.insert(key, waiting);
@@ -70,15 +61,10 @@ impl Limits {
 
     /// Takes, of rates whose requests wait, what one that is dispatched is expected to use. Whether there are any.
     pub(in super::super) fn hold_dispatched(&mut self, now: Instant, request: &Request, holds: &mut Holds) -> bool {
-        if self.policy.limits.is_empty() {
-            return false;
-        }
-        let queues: Vec<_> = self.queues_of(request).collect();
+        let queues: Vec<_> = self.queues_of(request).map(|(limited, owner)| (limited.index, owner)).collect();
         let any = !queues.is_empty();
         for (index, owner) in queues {
-            let amount = asked(self.policy.limits[usize::from(index)].measure, request);
-            let taking = self.rates[usize::from(index)].take(&owner, now, amount);
-            holds.push(Hold { rule: Rule::Limit(index), owner, period: UnixTime::default(), taking, amount });
+            holds.push(self.hold_rate(index, owner, now, request));
         }
         any
     }
@@ -86,7 +72,7 @@ impl Limits {
     /// Whether a change of what is held may hold others back, or no longer.
     pub(in super::super) fn holds_back(&self, holds: &Holds) -> bool {
         holds.iter().any(|hold| match hold.rule {
-            Rule::Limit(index) => self.policy.limits[usize::from(index)].exceeded == Exceeded::Queue,
+            Rule::Limit(index) => self.rates[usize::from(index)].rate.exceeded == Exceeded::Queue,
             Rule::Budget(_) => false,
         })
     }
