@@ -39,7 +39,7 @@ use crate::units::{DecisionId, Instant};
 use super::answer::{self, Refused};
 use super::dialect::Voice;
 use super::exchange::{
-    self, Arrival, Entered, Memory, Passing, Prepared, RequestHead, Toll, decode, enter, mark, prepare, rename, sized,
+    self, Arrival, Here, Memory, Passing, Prepared, RequestHead, Taken, Toll, enter, mark, sized, take,
 };
 use super::front::without_query;
 use super::grpc::message_most;
@@ -122,38 +122,32 @@ impl Acquire {
         let method = asked.method();
         exchange::came(gate, decision, Listener::Grpc, &method, &path);
         let head = RequestHead { method: &method, path: &path, headers, bodiless: asked.is_bodiless() };
-        let entered = enter(gate.policy(), self.trusted, head, &NoClaims)?;
+        let mut entered = enter(gate.policy(), self.trusted, head, &NoClaims)?;
         exchange::identified(gate, decision, &entered.identified);
-        let Entered { identified, coding, toll } = entered;
-        let caller = identified.caller;
-        let arrival = |dialect, patience, caller| {
-            let patience = patient(patience, headers);
-            Arrival { decision, arrived, dialect, path: path.as_str().into(), patience, caller }
-        };
-        match (asked, toll) {
+        let patient = |patience| patient(patience, headers);
+        match (asked, &mut entered.toll) {
             (Asked::Size(size), Toll::Metered { dialect, patience }) => {
-                let prepared = sized(gate.policy(), arrival(dialect, patience, caller), size)?;
+                let (dialect, patience, caller) = (*dialect, patient(*patience), entered.identified.caller);
+                let arrival = Arrival { decision, arrived, dialect, path: path.as_str().into(), patience, caller };
+                let prepared = sized(gate.policy(), arrival, size)?;
                 self.wait((decision, *voice), prepared, Vec::new()).await
             }
-            (Asked::Whole { body: came, .. }, toll) => {
-                let most = self.settings.body_most;
-                if came.len() as u64 > most.get() {
-                    return Err(Refused::BodyTooLarge { most });
-                }
-                let kept = self.memory.take_now(Memory::needed(Some(came.len() as u64), coding, most))?;
-                let body = decode(came.clone(), coding, most).await?;
-                let Toll::Metered { dialect, patience } = toll else {
-                    let onward = if body.is_empty() { body } else { rename(gate.policy(), &caller, &body)?.1 };
-                    return Ok(self.free(decision, if onward == came { Vec::new() } else { onward.into() }));
-                };
-                let (prepared, onward) = prepare(gate.policy(), arrival(dialect, patience, caller), body).await?;
-                let changed = if onward == came { Vec::new() } else { Vec::from(onward) };
-                // A body that goes on as it came waits with the caller, and not here too.
-                let _kept = (!changed.is_empty()).then_some(kept);
-                drop(came);
-                self.wait((decision, *voice), prepared, changed).await
-            }
             (Asked::Size(_), Toll::Free) => Err(Refused::Internal),
+            (Asked::Whole { body, .. }, toll) => {
+                if let Toll::Metered { patience, .. } = toll {
+                    *patience = patient(*patience);
+                }
+                let here = Here { decision, arrived, path: path.as_str().into(), body };
+                let (policy, most) = (gate.policy(), self.settings.body_most);
+                let Taken { prepared, changed, kept, .. } = take(policy, &self.memory, most, entered, here).await?;
+                // A body that goes on as it came waits with the caller, and not here too.
+                let _kept = changed.is_some().then_some(kept);
+                let changed = changed.map(Vec::from).unwrap_or_default();
+                match prepared {
+                    Some(prepared) => self.wait((decision, *voice), prepared, changed).await,
+                    None => Ok(self.free(decision, changed)),
+                }
+            }
         }
     }
 

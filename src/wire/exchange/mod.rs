@@ -8,6 +8,7 @@
 //! | the head: metered or not, who calls, how patiently, how the body is encoded | [`enter`] |
 //! | the body, within the memory that all bodies share | [`Memory`], [`decode`] |
 //! | what it asks for, where it goes, what it costs; whether and when | [`prepare`], [`Prepared::admit`] |
+//! | both of a body that is here as a whole | [`take`] |
 //! | a request whose cost is told by somebody else | [`enter_appraised`], [`appraise`], [`Told`] |
 //! | the same of a body that somebody else read | [`take_at_word`] |
 //! | a request that costs nothing: where it goes | [`rename`] |
@@ -32,6 +33,7 @@ mod patience;
 mod picker;
 mod prepare;
 mod record;
+mod take;
 mod told;
 mod unwatched;
 mod watch;
@@ -48,6 +50,7 @@ pub(in crate::wire) use prepare::{
     Admitted, Appraised, Arrival, Lens, Prepared, Size, Stated, appraise, prepare, read, rename, sized, take_at_word,
 };
 pub(in crate::wire) use record::{Passing, came, identified, mark, on_trial, passed, refuse};
+pub(in crate::wire) use take::{Here, Taken, read_here, take};
 pub(in crate::wire) use told::Told;
 pub(in crate::wire) use unwatched::{Reach, Unwatched};
 

@@ -26,9 +26,7 @@ use crate::units::{DecisionId, Instant, Span};
 
 use super::answer::{self, Refused};
 use super::dialect::Voice;
-use super::exchange::{
-    self, Admitted, Arrival, Entered, Memory, Passing, RequestHead, Toll, decode, enter, mark, prepare, rename,
-};
+use super::exchange::{self, Admitted, Entered, Here, Memory, Passing, RequestHead, Taken, enter, mark, take};
 use super::grpc::message_most;
 use super::guard::{Panicked, guarded};
 use super::identity::trusts;
@@ -134,32 +132,19 @@ impl ExtAuthz {
 
     /// Has a request with a body decided; nothing where it costs nothing.
     async fn admit(&self, question: &Question, entered: Entered, asked: Asked) -> Result<Option<Admitted>, No> {
-        let Entered { identified, coding, toll } = entered;
-        let most = self.settings.body_most;
         if asked.is_partial() {
             return Err(Refused::BodyTooLargeInFront.into());
         }
-        let (came, path) = (asked.body, asked.head.path.into());
-        if came.len() as u64 > most.get() {
-            return Err(Refused::BodyTooLarge { most }.into());
-        }
-        // The body is here already, so there is nothing to wait with.
-        let kept = self.memory.take_now(Memory::needed(Some(came.len() as u64), coding, most))?;
-        let body = decode(came, coding, most).await?;
-        let caller = identified.caller;
-        let Toll::Metered { dialect, patience } = toll else {
-            let (_envoy_routes, onward) = rename(self.gate.policy(), &caller, &body)?;
-            return if onward == body { Ok(None) } else { Err(renamed().into()) };
-        };
         let Question { decision, arrived, .. } = *question;
-        let arrival = Arrival { decision, arrived, dialect, path, patience, caller };
-        let (prepared, onward) = prepare(self.gate.policy(), arrival, body).await?;
-        if prepared.is_renamed() {
-            return Err(renamed().into());
+        let here = Here { decision, arrived, path: asked.head.path.into(), body: asked.body };
+        let (policy, most) = (self.gate.policy(), self.settings.body_most);
+        let Taken { prepared, is_renamed, .. } = take(policy, &self.memory, most, entered, here).await?;
+        // What is taken waits in Envoy, and not here too.
+        match prepared {
+            _ if is_renamed => Err(renamed().into()),
+            Some(prepared) => Ok(Some(prepared.unseen().admit(&self.gate).await?)),
+            None => Ok(None),
         }
-        // It waits in Envoy, and not here too.
-        drop((onward, kept));
-        Ok(Some(prepared.unseen().admit(&self.gate).await?))
     }
 
     fn lease(&self, question: &Question, mut onward: Onward, admitted: Admitted) -> Result<Onward, No> {

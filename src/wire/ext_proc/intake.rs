@@ -9,7 +9,7 @@ use crate::units::{self, DecisionId, Instant};
 
 use super::super::answer::Refused;
 use super::super::exchange::{
-    Admitted, Arrival, Entered, KEYS, Memory, OURS, Stated, TOLD, Toll, decode, prepare, rename, take_at_word,
+    Admitted, Arrival, Entered, Here, KEYS, Memory, OURS, Stated, TOLD, Taken, Toll, take, take_at_word,
 };
 use super::message::{Content, Edit, Head};
 
@@ -77,27 +77,15 @@ async fn by_record(intake: Intake, stated: Stated, gate: Gate) -> Result<Decided
     Ok(Decided { body: Content::Kept, path, admitted: Some(admitted) })
 }
 
-async fn by_body(intake: Intake, came: Bytes, gate: Gate, memory: Memory) -> Result<Decided, Refused> {
+async fn by_body(intake: Intake, body: Bytes, gate: Gate, memory: Memory) -> Result<Decided, Refused> {
     let Intake { decision, arrived, path, query, entered, body_most } = intake;
-    let Entered { identified, coding, toll } = entered;
-    if came.len() as u64 > body_most.get() {
-        return Err(Refused::BodyTooLarge { most: body_most });
-    }
-    // The body is here already, so there is nothing to wait with.
-    let kept = memory.take_now(Memory::needed(Some(came.len() as u64), coding, body_most))?;
-    let body = decode(came.clone(), coding, body_most).await?;
-    let caller = identified.caller;
-    let Toll::Metered { dialect, patience } = toll else {
-        let (_envoy_routes, onward) = rename(gate.policy(), &caller, &body)?;
-        return Ok(Decided { body: Content::changed(&came, onward), path: None, admitted: None });
-    };
-    let arrival = Arrival { decision, arrived, dialect, path, patience, caller };
-    let (prepared, onward) = prepare(gate.policy(), arrival, body).await?;
-    let path = prepared.path().map(|path| format!("{path}{query}"));
-    let body = Content::changed(&came, onward);
+    let here = Here { decision, arrived, path, body };
+    let Taken { prepared, changed, kept, .. } = take(gate.policy(), &memory, body_most, entered, here).await?;
+    let body = changed.map_or(Content::Kept, Content::Replaced);
+    let Some(prepared) = prepared else { return Ok(Decided { body, path: None, admitted: None }) };
     // A body that goes on as it came waits in Envoy, and not here too.
     let _kept = matches!(body, Content::Replaced(_)).then_some(kept);
-    drop(came);
+    let path = prepared.path().map(|path| format!("{path}{query}"));
     let admitted = prepared.admit(&gate).await?;
     Ok(Decided { body, path, admitted: Some(admitted) })
 }

@@ -32,8 +32,7 @@ use crate::units::{self, DecisionId, Span};
 use super::super::answer::Refused;
 use super::super::dialect::Voice;
 use super::super::exchange::{
-    self, Admitted, Arrival, Entered, Kept, Lens, Memory, Meter, Prepared, RequestHead, Toll, decode, enter, prepare,
-    rename,
+    self, Admitted, Entered, Here, Kept, Lens, Memory, Meter, Prepared, RequestHead, enter, read_here,
 };
 use super::Questions;
 use super::message::{Asked, Head, HttpHeaders, ProcessingRequest, Vouched};
@@ -283,13 +282,7 @@ impl Watching {
 
 /// Reads a body as it would be read; nothing where it costs nothing.
 async fn read(gate: Gate, decision: DecisionId, came: Came, most: units::Bytes) -> Result<Option<Prepared>, Refused> {
-    let Came { entered: Entered { identified, coding, toll }, path, arrived, body, .. } = came;
-    let body = decode(body.into(), coding, most).await?;
-    let (policy, caller) = (gate.policy(), identified.caller);
-    let Toll::Metered { dialect, patience } = toll else {
-        return rename(policy, &caller, &body).map(|_unchanged| None);
-    };
-    let arrival = Arrival { decision, arrived, dialect, path, patience, caller };
-    let (prepared, _unchanged) = prepare(policy, arrival, body).await?;
-    Ok(Some(prepared))
+    let Came { entered, path, arrived, body, .. } = came;
+    let here = Here { decision, arrived, path, body: body.into() };
+    read_here(gate.policy(), most, entered, here).await.map(|onward| onward.prepared)
 }
