@@ -53,7 +53,7 @@ use super::server::Answering;
 pub use policy::InForce;
 
 /// How many requests are answered in a second, and as many at once after a pause; probes aside.
-const PER_SECOND: NonZeroU32 = NonZeroU32::new(100).expect("it is not zero");
+pub const PER_SECOND: NonZeroU32 = NonZeroU32::new(100).expect("it is not zero");
 /// What an envelope may hold beside its body.
 const ENVELOPE: u64 = 1024 * 1024;
 
