@@ -9,8 +9,8 @@ use crate::units::{Span, Tokens};
 
 /// The weight of the newest first byte, as a divisor.
 const SMOOTHING: u64 = 8;
-/// Halve the sums beyond this, so that old answers fade.
-const MOST_TOKENS: u64 = 20_000;
+/// Halve the sums beyond this, so that old answers fade. Longer than the longest answers of reasoning.
+const MOST_TOKENS: u64 = 100_000;
 
 /// The pace of one pool's upstream.
 #[derive(Clone, Copy, Debug, Default)]
@@ -97,10 +97,17 @@ mod tests {
     }
 
     #[test]
+    fn long_answers_teach_too() {
+        let mut pace = Pace::default();
+        pace.completed(Tokens::new(60_000), Span::from_secs(600));
+        assert_eq!(pace.until_useful(false, Tokens::new(1_000)), Span::from_secs(10));
+    }
+
+    #[test]
     fn what_lasted_longer_before_fades() {
         let mut pace = Pace::default();
         (0..100).for_each(|_| pace.completed(Tokens::new(1_000), Span::from_secs(100)));
-        (0..100).for_each(|_| pace.completed(Tokens::new(1_000), Span::from_secs(10)));
+        (0..500).for_each(|_| pace.completed(Tokens::new(1_000), Span::from_secs(10)));
         assert!(pace.until_useful(false, Tokens::new(1_000)) < Span::from_secs(12));
     }
 }
