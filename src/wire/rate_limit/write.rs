@@ -58,7 +58,7 @@ pub(super) fn answer(gate: &Gate, asked: &Asked, standings: &[RateStanding]) -> 
     let mut headers = HeaderMap::new();
     if let Some(((hit, standing), wait)) = over {
         let refused = Refused::OverLimit { what: words(policy, hit, standing), wait };
-        let (head, body) = refused.answer(gate.decision(), now, Voice::OpenAi).into_parts();
+        let (head, body) = refused.answer(gate.no_decision(), now, Voice::OpenAi).into_parts();
         headers = head.headers;
         // What is counted here is no request, and leads to no decision.
         for id in [DECISION, Voice::OpenAi.request_id()] {
