@@ -25,10 +25,10 @@
 //! [`UNSAID_PAUSE`], and the whole pool when it is said to a second tenant meanwhile. Who waits keeps waiting, and
 //! afterwards half of what was in flight may be, and more with each success.
 //!
-//! *Bound:* `MOST_SEEN` requests are looked back on, and of [`MOST_ALONE`] tenants is known that they were
-//! held back by themselves; one more takes the place of the one whose trip or pause has been over for longest, and where
-//! none is over it is the pool that trips or pauses. No upstream's word counts for longer than [`LONGEST_WORD`]. *At start* everything is let through.
-//! *At idle* a circuit that tripped waits for the next request to probe with. *At overload* a full queue waits no longer
+//! *Bound:* `MOST_SEEN` requests are looked back on, and of [`MOST_ALONE`] tenants is known that they were held back by
+//! themselves; one more takes the place of the one, of those whose trip or pause is over, that was held back first, and
+//! where none is over it is the pool that trips or pauses. No upstream's word counts for longer than [`LONGEST_WORD`].
+//! *At start* everything is let through. *At idle* a circuit that tripped waits for the next request to probe with. *At overload* a full queue waits no longer
 //! than it can: whoever cannot outlast the trip is refused when it begins. *Never* counts a client that leaves, and
 //! never has two probes in flight.
 

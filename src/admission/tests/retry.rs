@@ -17,6 +17,21 @@ fn again(tenant: &'static str) -> Ask {
     Ask { attempt: Attempt::Again, ..of(tenant) }
 }
 
+/// So many retries of a tenant fail, or are refused: when those are told to come back, the soonest first.
+fn turned_away(world: &mut World, times: usize) -> Vec<Instant> {
+    let mut refused = Vec::new();
+    for _ in 0..times {
+        let request = world.ask(&again("a"));
+        if world.code(request) == Some("retry_budget") {
+            refused.push(told(world, request));
+        } else {
+            world.hear(request, 503, None);
+        }
+    }
+    refused.sort();
+    refused
+}
+
 fn told(world: &World, request: RequestId) -> Instant {
     match world.refusal(request).expect("refused").retry {
         Retry::At(due) => due,
@@ -48,17 +63,8 @@ fn retries_beyond_a_part_of_what_went_well_are_refused_and_others_are_not() {
 #[test]
 fn whoever_comes_back_when_the_budget_said_is_let_in() {
     let mut world = World::new(limited(3));
-    let mut refused = Vec::new();
-    for _ in 0..6 {
-        let request = world.ask(&again("a"));
-        if world.code(request) == Some("retry_budget") {
-            refused.push(told(&world, request));
-        } else {
-            world.hear(request, 503, None);
-        }
-    }
+    let refused = turned_away(&mut world, 6);
     assert_eq!(refused.len(), 3);
-    refused.sort();
     for due in refused {
         let request = world.at(due.as_secs_f64()).ask(&again("a"));
         assert!(world.ticket(request).is_some(), "at {due:?}");
@@ -69,16 +75,7 @@ fn whoever_comes_back_when_the_budget_said_is_let_in() {
 #[test]
 fn a_time_for_which_no_room_was_taken_excuses_nobody() {
     let mut world = World::new(limited(2));
-    let mut refused = Vec::new();
-    for _ in 0..100 {
-        let request = world.ask(&again("a"));
-        if world.code(request) == Some("retry_budget") {
-            refused.push(told(&world, request));
-        } else {
-            world.hear(request, 503, None);
-        }
-    }
-    refused.sort();
+    let refused = turned_away(&mut world, 100);
     let mut let_in = 0;
     for due in refused.into_iter().filter(|due| *due < at(120.0)) {
         let request = world.at(due.as_secs_f64()).ask(&again("a"));
