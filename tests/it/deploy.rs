@@ -64,42 +64,33 @@ fn everything_is_started_with_flags_that_there_are() {
     }
 }
 
-/// Every `tallygate serve ...` that a page or a comment tells to type.
-fn told_to_type(folder: &Path, found: &mut Vec<(String, Vec<String>)>) {
-    for entry in fs::read_dir(folder).expect("a folder") {
-        let path = entry.expect("readable").path();
-        if path.is_dir() {
-            told_to_type(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "md" || extension == "yaml") {
-            let text = fs::read_to_string(&path).expect("readable");
-            for told in text.match_indices("tallygate serve ").map(|(at, _)| &text[at..]) {
-                let told = told.split(['`', '\n']).next().unwrap_or_default();
-                let words = told.split_whitespace().skip(1).take_while(|word| !["&", "#"].contains(word));
-                found.push((path.display().to_string(), words.map(str::to_owned).collect()));
-            }
+/// Every `tallygate serve --...` that a page or a comment below a folder or in a file tells to type, and where.
+fn told_to_type(place: &Path, found: &mut Vec<(String, Vec<String>)>) {
+    if place.is_dir() {
+        let entries = fs::read_dir(place).expect("a folder").map(|entry| entry.expect("readable").path());
+        return entries.for_each(|entry| told_to_type(&entry, found));
+    }
+    if place.extension().is_some_and(|extension| extension == "md" || extension == "yaml") {
+        let text = fs::read_to_string(place).expect("readable");
+        for (at, _) in text.match_indices("tallygate serve --") {
+            let told = text[at..].split(['`', '\n']).next().unwrap_or_default();
+            let words = told.split_whitespace().skip(1).take_while(|word| *word != "&").map(str::to_owned);
+            found.push((place.display().to_string(), words.collect()));
         }
     }
 }
 
 #[test]
-fn whatever_one_is_told_to_type_starts() {
+fn whatever_one_is_told_to_type_leads_somewhere() {
     let mut found = Vec::new();
-    told_to_type(&root().join("docs"), &mut found);
-    told_to_type(&root().join("deploy"), &mut found);
-    let readme = read("README.md");
-    let told = readme.lines().filter_map(|line| line.split_once("tallygate serve ")).map(|(_, words)| words);
-    found.extend(told.map(|words| {
-        let words = words.split_whitespace().take_while(|word| *word != "&").map(str::to_owned);
-        ("README.md".to_owned(), std::iter::once("serve".to_owned()).chain(words).collect())
-    }));
+    ["docs", "deploy", "README.md"].into_iter().for_each(|place| told_to_type(&root().join(place), &mut found));
     assert!(found.len() > 12, "{found:?}");
-    for (page, words) in found.into_iter().filter(|(_, words)| words.get(1).is_some_and(|word| word.starts_with("--")))
-    {
+    for (page, words) in found {
         let parsed = Cli::try_parse_from(std::iter::once("tallygate".to_owned()).chain(words.clone()));
         assert!(parsed.is_ok(), "{page}: {words:?}: {}", parsed.expect_err("it is none"));
-        let goes_somewhere =
-            ["--demo", "--upstream", "off", "--policy"].iter().any(|word| words.iter().any(|given| given == word));
-        assert!(goes_somewhere, "{page}: {words:?} has neither an upstream nor the proxy off");
+        let somewhere = ["--demo", "--upstream", "off", "--policy"];
+        let leads = words.iter().any(|word| somewhere.contains(&word.as_str()));
+        assert!(leads, "{page}: {words:?} has neither an upstream nor the proxy off");
     }
 }
 

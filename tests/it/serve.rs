@@ -164,6 +164,14 @@ fn chat() -> serde_json::Value {
 }
 
 #[test]
+fn a_wish_for_logs_that_cannot_be_read_is_told_and_fails() {
+    let serve = ["serve", "--demo", "--proxy", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+    let output = Command::new(TALLYGATE).args(serve).env("RUST_LOG", "tallygate=loud").output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("RUST_LOG=tallygate=loud says not what to log"), "{said}");
+}
+
+#[test]
 fn what_cannot_be_done_is_told_and_fails() {
     let cases: &[(&[&str], &str)] = &[
         (&["serve", "--ledger", "redis://somewhere"], "not available in this build"),

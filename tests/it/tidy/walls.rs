@@ -240,7 +240,15 @@ fn expand(at: usize, prefix: &str, rest: &str, paths: &mut Vec<(usize, String)>)
 
 #[cfg(test)]
 mod samples {
-    use super::{File, imports, pure_rooms};
+    use super::{File, imports, pure_rooms, rooms};
+
+    #[test]
+    fn a_room_without_a_row_is_found() {
+        let page = File::new("ARCHITECTURE.md", "| `units` | quantities | nothing |\n| `app`, `cli` | all | all |\n");
+        let missing = rooms(&[page]);
+        assert!(missing.iter().any(|finding| finding.message.contains("`yaml`")), "{missing:?}");
+        assert!(!missing.iter().any(|finding| finding.message.contains("`cli`")), "{missing:?}");
+    }
 
     fn import_findings(path: &str, text: &str) -> usize {
         imports(&[File::new(path, text)]).len()
